@@ -61,7 +61,7 @@ class Call:
 
     @property
     def starts(self) -> Array | None:
-        """Bool [B, S], True = a packed segment begins here; None means nothing is packed."""
+        """Boolean array [B, S]; True marks the starts of packed segments. None means no packing."""
         return None if self.segments is None else self.segments.starts
 
 

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 def explain_forward_mode_error(name: str, form: str) -> Iterator[None]:
     """Replaces JAX's error about forward mode by one that names the form that supports it.
 
-    JAX does so only when a program is compiled or run: within a ``jax.jit`` of the caller's own
-    the message is that of JAX.
+    JAX raises the error when it compiles or runs a program, so inside a caller's ``jax.jit`` the
+    message remains JAX's.
 
     Args:
         name: Name of the mechanism.
@@ -32,7 +32,7 @@ form='parallel', which supports both but needs more memory.
     try:
         yield
     except (TypeError, NotImplementedError) as error:
-        # The latter is what gradients of tangents end in.
+        # Reverse mode over forward mode fails with "custom_lin".
         if "forward-mode autodiff" not in str(error) and "custom_lin" not in str(error):
             raise
         raise TypeError(

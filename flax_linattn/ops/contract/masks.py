@@ -1,9 +1,8 @@
 """Masks and packed segments: which queries attend to which keys, decided once for all mechanisms.
 
-A *segment* is a maximal stretch of valid tokens with one segment id. Tokens attend to each other
-only within a segment; an id that comes back later starts a new segment. Padding belongs to no
-segment: ids at masked positions are ignored, so padding in the middle of a segment does not split
-it.
+A *segment* is a maximal span of valid tokens with one segment id. Tokens attend to each other only
+within a segment; an id that occurs again later starts a new segment. Padding belongs to no segment:
+ids at masked positions are ignored, so padding in the middle of a segment does not split it.
 """
 
 from __future__ import annotations
@@ -19,7 +18,8 @@ from jaxtyping import Bool, Int
 from flax_linattn.typing import Array, Mask, SegmentIds, Visible
 
 NO_SEGMENT = -(2**31)
-"""Segment id of a packed state before any valid token: it continues in whichever id comes first."""
+"""Segment id of a packed state before any valid token: the first id of the next call continues
+it."""
 
 
 @jax.tree_util.register_dataclass
@@ -46,9 +46,9 @@ class Segments:
 def zero_padding(x: Array, mask: Array | None) -> Array:
     """Zeroes ``x`` [B, T, ...] where ``mask`` [B, T] is False, NaN and gradients included.
 
-    The mask may span fewer leading axes than x. One of another shape is left for the caller
-    to refuse, and no mask changes nothing. A NumPy array becomes one of JAX, of a dtype that JAX
-    has: float64 only where that is enabled.
+    The mask may have fewer axes than x. If its shape does not fit, x is returned unchanged, and the
+    caller rejects the mask. A NumPy array becomes a JAX array, in float64 only where that is
+    enabled.
 
     Example:
         >>> import jax.numpy as jnp
@@ -62,12 +62,12 @@ def zero_padding(x: Array, mask: Array | None) -> Array:
 
 
 def static_max_length(length: int, mask: Array | None) -> int:
-    """Returns the most valid tokens of any sequence, or 0 if the mask is a traced array."""
+    """Returns the maximum number of valid tokens per sequence, or 0 if the mask is traced."""
     if mask is None:
         return length
     if isinstance(mask, jax.core.Tracer):
         return 0
-    # Not jnp, whose results are unknown wherever something is being traced.
+    # NumPy, because jnp results are unknown while another array is being traced.
     return int(np.max(np.sum(np.asarray(mask), axis=1), initial=0))
 
 

@@ -1,9 +1,10 @@
 """The contract that every attention mechanism keeps.
 
-A mechanism is a frozen, hashable dataclass, hence static under ``jax.jit``. Its public
-methods live here, once: they check what comes in, make padding harmless, and hand clean
-arrays to the two families, :mod:`flax_linattn.ops.engine.streaming` (a monoid, state of constant
-size) and :mod:`flax_linattn.ops.engine.cache` (keys and values stored).
+A mechanism is a frozen, hashable dataclass, hence static under ``jax.jit``. Its public methods are
+implemented here, once: they check their arguments, zero the padding, and call the families
+:mod:`flax_linattn.ops.engine.streaming` (a monoid with a state of constant size),
+:mod:`flax_linattn.ops.engine.cache` (stored keys and values) and
+:mod:`flax_linattn.ops.engine.stateless` (whole sequences).
 """
 
 from __future__ import annotations
@@ -176,7 +177,7 @@ class Mechanism(abc.ABC):
                 cross-attention of equal lengths. For external queries its shape is [B, L], or [B,
                 T] with ``mask`` as the default if ``is_causal``.
             segment_ids: Integer array of shape [B, T] for packed sequences (T = S): tokens attend
-                to each other within a stretch of equal ids.
+                to each other within a segment of equal ids.
             initial_state: State returned by an earlier call, whose tokens come first. With
                 ``segment_ids`` a plain state belongs to the first segment, a :class:`PackedState`
                 to the segment of its id.
@@ -260,7 +261,7 @@ class Mechanism(abc.ABC):
             self._check_state(state, q, k, v)
             checks.check_carried_segment(carried, k.shape[0])
         segments = self._find_segments(segment_ids, mask, carried)
-        # A mask of tokens says nothing of queries that are given for all of them.
+        # Causal outputs of external queries belong to tokens, so their mask zeroes no query.
         has_token_outputs = num_given_queries(self.capabilities, q) is not None and is_causal
         q = broadcast_queries(self.capabilities, q, k)
 
@@ -439,7 +440,7 @@ class Mechanism(abc.ABC):
         """Evaluates the paper's equations over the dense visibility matrix: slow, plain, trusted.
 
         It shares neither the engine nor the accumulation dtype with ``attend``: it computes in the
-        dtype of its inputs. Arguments are those of ``attend``.
+        dtype of its inputs. It takes the arguments of ``attend``.
         """
         return meshes.run_on_automatic_axes(
             lambda arrays: self._checked_reference(**arrays, is_causal=is_causal),
@@ -483,7 +484,7 @@ class Mechanism(abc.ABC):
             rows, k.shape[1], is_causal=is_causal, mask=mask, segments=segments
         )
         if query_mask is not None and not self.capabilities.recurrent:
-            # Where sequences are mixed as a whole, a padded query must not count either.
+            # Mechanisms that mix whole sequences must ignore padded queries, too.
             visible = visible & query_mask[:, :, None]
         k, v = masks.zero_padding(k, mask), masks.zero_padding(v, mask)
         if many:
@@ -589,7 +590,7 @@ class Mechanism(abc.ABC):
         """
 
     def _causal_alternative(self) -> str:
-        """Returns what to do if there is no causal form, for error messages."""
+        """Returns the advice of error messages if there is no causal form."""
         return "use is_causal=False"
 
     def _check_overflow(self, state: State, parameters: Parameters) -> None:  # noqa: B027  (optional)
@@ -663,7 +664,7 @@ class Mechanism(abc.ABC):
         return mask, mask if query_mask is None and has_token_outputs else query_mask
 
 
-# Compiled here, so that calls outside ``jit`` do not compile their loops again each time.
+# Jitted here, so that calls outside ``jit`` do not compile their loops each time.
 @partial(jax.jit, static_argnums=0)
 def _attend(mechanism: Mechanism, call: Call) -> tuple[Outputs, State]:
     y, state = (mechanism._attend_causal_call if call.is_causal else mechanism._attend)(call)

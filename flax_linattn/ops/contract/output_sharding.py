@@ -70,7 +70,7 @@ def state_axes(
 def head_axes(new_state: Callable[[int], State]) -> list[tuple[bool, ...]]:
     """Finds the axes of a state's leaves whose size depends on the number of heads.
 
-    A state of a mechanism of one's own needs not say it so.
+    So user-defined mechanisms need not declare them.
 
     Args:
         new_state: Function from a number of heads to a state, of which only the shapes are used.

@@ -16,7 +16,8 @@ def reference_recurrence(
 ) -> Array:
     """Returns the outputs of a plain loop over tokens.
 
-    A token that sees itself is real; the state is fresh where one sees no other before it.
+    A token that attends to itself is valid; the state restarts at a token that attends to no
+    earlier one.
 
     Args:
         token: Function (state, leaves [B, ...] of one token) -> (state, outputs [B, H, V]).

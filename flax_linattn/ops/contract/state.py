@@ -1,4 +1,4 @@
-"""Sizes, export and packed segments of states."""
+"""States: their sizes, their export, and the packed segment to which they belong."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 _REGISTERED: dict[str, str] = {}
-"""By the name in files: the module and qualified name of the class."""
+"""Name in files -> module and qualified name of the class."""
 
 
 @overload
@@ -34,8 +34,8 @@ def register_state(
 ) -> type[T] | Callable[[type[T]], type[T]]:
     """Registers a class of states with ``jax.export``, so that functions on them can be saved.
 
-    Every class of this package that goes in or out of a ``step`` has it. Whoever loads such a
-    function imports the class before.
+    Every state class of this package is registered. A program that loads an exported function must
+    import the class first.
 
     Args:
         kind: A ``NamedTuple``, or a dataclass registered with JAX whose static fields are JSON
@@ -128,8 +128,8 @@ class StateSizes(NamedTuple):
 class PackedState(NamedTuple):
     """State of a mechanism with the id of the packed segment in which it ended.
 
-    ``attend`` returns it when it was given ``segment_ids``; the next call takes it as
-    ``initial_state`` and starts afresh in every row whose first id is another one.
+    ``attend`` returns it if ``segment_ids`` was passed. The next call takes it as ``initial_state``
+    and restarts every sequence whose first id differs.
 
     Attributes:
         state: The mechanism's own state.

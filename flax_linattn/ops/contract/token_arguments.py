@@ -22,7 +22,7 @@ RESERVED_NAMES = (
     *("q", "k", "v", "query", "is_causal", "mask", "query_mask", "segment_ids"),
     *("initial_state", "return_state", "form", "state", "self"),
 )
-"""Arguments that ``attend``, ``step``, ``reference`` or ``lift`` has already."""
+"""Argument names of ``attend``, ``step``, ``reference`` and ``lift``."""
 
 
 def identity(x: Array) -> Array:
@@ -34,8 +34,8 @@ def identity(x: Array) -> Array:
 class TokenArgument:
     """Per-token input of a mechanism: a number or vector for every token and head.
 
-    It is a keyword argument of ``attend``, ``step`` and ``reference``, and nothing that a mechanism
-    can do without. A layer makes it of its inputs: ``activation(x W + b)``.
+    It is a required keyword argument of ``attend``, ``step`` and ``reference``. A layer computes it
+    from its inputs: ``activation(x W + b)``.
 
     Attributes:
         name: Name of the keyword argument.
@@ -121,9 +121,8 @@ def check_token_arguments(
 ) -> dict[str, Array]:
     """Checks the per-token inputs of a call and returns them in the accumulation dtype.
 
-    A number out of range raises where its value is known; under ``jit``, where it is not, it
-    becomes NaN, and so does every output that attends to it. What stands at masked tokens counts
-    for nothing.
+    A number out of range raises an error if its value is known. Under ``jit`` it becomes NaN, and
+    so does every output that attends to it. Masked tokens may hold any number.
 
     Args:
         name: Name of the mechanism.
@@ -183,7 +182,7 @@ def _check_range(name: str, argument: TokenArgument, x: Array, *, time: bool) ->
         return x
     if isinstance(x, jax.core.Tracer):
         return jnp.where((x < argument.low) | (x > argument.high), jnp.nan, x)
-    with jax.ensure_compile_time_eval():  # known here, also where something else is being traced
+    with jax.ensure_compile_time_eval():  # known even while another array is traced
         outside = (x < argument.low) | (x > argument.high)
         any_outside = bool(jnp.any(outside))  # one number leaves the device
     if any_outside:

@@ -27,7 +27,7 @@ def weights(
     """Computes the dense attention weights, for short sequences.
 
     Every mechanism's output is linear in the values, y_t = sum_s w_ts v_s. The weights are its
-    reference applied to one-hot values, so they hold all that the mechanism does:
+    reference applied to one-hot values, so they include everything that the mechanism does:
     TaylorShift's factor sqrt(N / K), AFT's gate, Nystromformer's negative weights.
 
     Args:
@@ -94,4 +94,4 @@ def _num_value_channels(mechanism: Mechanism, k: Keys, parameters: Mapping[str, 
         shape = () if value is None else np.shape(value)
         if "V" in argument.axes and len(shape) == 2 + len(argument.axes):
             return int(shape[2 + argument.axes.index("V")])
-    return None  # what is missing or of another shape is refused by the mechanism
+    return None  # the mechanism rejects missing inputs and wrong shapes

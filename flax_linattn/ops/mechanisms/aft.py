@@ -11,9 +11,9 @@ score           k_jc + w_ij in channel c (AFT-full); k_jc (AFT-simple)
 gate            sigmoid(q_ic), a factor of the output
 ==============  ==============================================================
 
-``aft`` is AFT-full: its position biases need the tokens themselves, so it keeps a cache.
-``aft_simple`` leaves the biases out and has a state of constant size, causal too. Departures:
-positions count the real tokens of a segment, so that padding anywhere changes nothing.
+``aft`` is AFT-full: its position biases need the tokens themselves, so it has a cache.
+``aft_simple`` omits the biases and has a state of constant size, causal or not. Departures:
+positions count the valid tokens of a segment, so padding anywhere changes nothing.
 """
 
 from __future__ import annotations
@@ -139,8 +139,8 @@ class AFT(ChannelwiseSoftmax):
         position_bias = parameters.get("position_bias")
         score = jnp.broadcast_to(k[:, None], (k.shape[0], q.shape[1], *k.shape[1:]))
         if position_bias is not None:
-            # Position: how many real tokens of the segment come before, that is, of those that see
-            # the token or that it sees. A token that nobody sees is padding.
+            # A position is the number of earlier valid tokens of the segment: those that attend to
+            # the token or to which it attends. A token to which none attends is padding.
             mutual = visible | jnp.swapaxes(visible, 1, 2)
             mutual = mutual & jnp.any(visible, axis=1, keepdims=True)
             position = jnp.sum(jnp.tril(mutual, -1), axis=2)
@@ -192,7 +192,7 @@ class AFTSimple(StreamingMechanism):
             score, v = tokens["k"], masks.zero_padding(tokens["v"], keep)
             if keep is not None:
                 score = jnp.where(keep[..., None, None], score, -jnp.inf)
-            m = jnp.max(score, axis=1)  # which has a gradient: it is given out, with the state
+            m = jnp.max(score, axis=1)  # not a constant: it is a result, in the state
             weight = exp_difference(score, m[:, None])
             return ExponentialState(m, jnp.sum(weight, axis=1), jnp.sum(weight * v, axis=1))
 

@@ -37,7 +37,7 @@ from flax_linattn.typing import Array, Keys, Outputs, Parameters, Values, Visibl
 
 @dataclasses.dataclass(frozen=True)
 class BidirectionalAaren(ScoreScale, StatelessMechanism):
-    """Bidirectional Aaren for whole sequences (module docstring).
+    """Bidirectional Aaren for whole sequences (module docstring: symbols).
 
     Attributes:
         chunk_size: Tokens per chunk in the chunked form.

@@ -5,8 +5,8 @@
 ==============  ============================================================
 here            paper
 ==============  ============================================================
-q, k, v         q_i, k_j, v_j; every channel attends by itself, the heads
-                only split the channels
+q, k, v         q_i, k_j, v_j; every channel attends independently, and
+                heads only group the channels
 score           -|q_ic - k_jc|; the paper's o_ijc is -score^2 (equation 1)
 y               y_i (equation 2); for the series equations 5, 6 and 14-16
 order           t of EA-t, the highest exponent of the polynomial
@@ -14,10 +14,9 @@ terms           t of figure 2, the number of terms: exponents 0 ... t - 1
 s, z            s_i, z_i (equations 8, 9, 12, 13), see SeriesState
 ==============  ============================================================
 
-Departures: in ``elementwise``, weights are relative to that of the nearest key, by
-e^((a - d) (a + d)) for distances a and d: a difference of squares that were rounded, or that no
-float32 holds, is far off where distances are large. Distances beyond a 32nd of the dtype's largest
-number (1e37 in float32) count as of that size.
+Departures: in ``elementwise``, weights are relative to the weight of the nearest key, as
+e^((a - d) (a + d)) for distances a and d: at large distances the difference of rounded or infinite
+squares would be far off. Distances are clipped to a 32nd of the dtype's maximum (1e37 in float32).
 
 In ``elementwise_series``, the paper's text names EA-2 and EA-6 after the highest exponent, which is
 even so that the polynomial is positive, while its figure 2 and equations 7-11 stop one exponent
@@ -87,19 +86,19 @@ class Elementwise(ChannelwiseSoftmax):
     capabilities: ClassVar[Capabilities] = Capabilities(constant_memory=False, channelwise=True)
 
     def scores(self, q: Array, k: Array, bias: Array | None) -> Array:
-        # Not the scores but the distances, negative: ``relative`` squares them.
+        # Negative distances instead of scores: ``relative_weight`` squares them.
         return -jnp.minimum(jnp.abs(q - k), max_distance(q.dtype))
 
     def relative_weight(self, score: Array, maximum: Array) -> Array:
-        # e^(a^2 - d^2) of scores -d and -a: exactly 1 where they are equal, never more. Invisible
-        # keys, -inf, are clipped to twice the largest distance: an infinite factor would make the
+        # e^(a^2 - d^2) for scores -d and -a: exactly 1 where they are equal, never more. Invisible
+        # keys, -inf, are clipped to twice the maximum distance: an infinite factor would make the
         # gradient NaN.
         score = jnp.maximum(score, -2 * max_distance(score.dtype))
         nearest = jnp.maximum(maximum, -max_distance(maximum.dtype))
         return jnp.exp((nearest - score) * (nearest + score))
 
     def log_weight(self, q: Array, k: Array, bias: Array | None) -> Array:
-        # Not the distances of ``scores``, which ``relative`` takes.
+        # The true scores -d^2, not the distances of ``scores``.
         limit = max_distance(q.dtype)
         return -(jnp.clip(q - k, -limit, limit) ** 2)
 
@@ -217,8 +216,8 @@ take 2 or 4, or allow_odd_order=True.
         size, length = super()._chunk_size(call, identity), call.k.shape[1]
         if call.form != "auto" or call.is_causal or size is not None or length < 2:
             return size
-        # In one piece XLA makes sums again for every query that reads them, on a CPU: layers took 6
-        # times as long to train. It does not look into a loop.
+        # In one chunk XLA on a CPU recomputes the sums for every query that reads them, and layers
+        # took 6 times as long to train. It does not fuse across a loop.
         return even_chunk_size(length, -(-length // 2))
 
     def _attend_causal(

@@ -16,13 +16,13 @@ chunked    the WY form (section 3.3; Yang et al., "Parallelizing linear
 =========  ==================================================================
 
 Spans merge as affine maps, S -> M S + N, so a state also stores ``transition``: K more numbers per
-key channel than a stream alone would need.
+key channel than ``step`` alone would need.
 
-Keys and queries are meant to have length 1, as layers make them. For longer keys 1 - beta |k|^2 can
-be below -1, and the state grows without bound, as the formula has it.
+Keys and queries should have length 1, as layers make them. For longer keys 1 - beta |k|^2 can be
+below -1, and the state grows without bound, as in the formula.
 
-Departures: a layer's decay is log sigmoid(x W + b), the paper's -A softplus(x W + b); its short
-convolutions, normalization and output gate are not part of it.
+Departures: a layer's decay is log sigmoid(x W + b), the paper's is -A softplus(x W + b); the
+paper's short convolutions, normalization and output gate are not included.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class GatedDelta(GatedMechanism):
         >>> v = jnp.array([1.0, 2.0, 3.0]).reshape(1, 3, 1, 1)
         >>> y = delta.attend(k, k, v, is_causal=True, log_decay=jnp.zeros((1, 3, 1)),
         ...                  beta=jnp.ones((1, 3, 1)))
-        >>> y.ravel().tolist()                                    # 3 in the place of 1
+        >>> y.ravel().tolist()                                    # 3 replaces 1
         [1.0, 2.0, 3.0]
     """
 
@@ -107,7 +107,7 @@ class GatedDelta(GatedMechanism):
     def span_state_and_outputs(
         self, q: Array, span: prefix.Span, before: GatedDeltaState
     ) -> tuple[GatedDeltaState, Array]:
-        # The transition of the last segment alone takes a system of its own.
+        # The transition covers the last segment only, which needs its own triangular system.
         needs_own_system = span.starts is not None and before.transition is not None
         if needs_own_system or span.size[1] == 1:
             return super().span_state_and_outputs(q, span, before)

@@ -1,10 +1,10 @@
 """Linformer: Wang et al., "Linformer: Self-Attention with Linear Complexity", 2020.
 
-softmax(scale Q (E^T K)^T) F^T V: keys and values of N positions are projected to P mixtures of
-them. ``key_projection`` is E and ``value_projection`` F, both [N, P], shared by the heads. N is
-fixed: a longer sequence has no rows of E and F; a shorter one uses the first. A mixture of keys
-holds the future, so there is neither a causal form nor a state, nor can sequences be packed.
-Departure: positions count real tokens, so that padding anywhere changes nothing.
+softmax(scale Q (E^T K)^T) F^T V: keys and values of N positions are projected to P mixtures.
+``key_projection`` is E and ``value_projection`` F, both [N, P], shared by the heads. N is fixed: a
+shorter sequence uses the first rows of E and F, a longer one is an error. A mixture of keys
+contains the future, so there is no causal form, no state and no packing. Departure: positions count
+valid tokens, so padding anywhere changes nothing.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Linformer(ScoreScale, StatelessMechanism):
 
     def mix(self, whole: Sequences) -> Outputs:
         q, k, v, mask, parameters = whole.q, whole.k, whole.v, whole.mask, whole.parameters
-        # The real tokens move to the front; padding is zero and adds nothing where it lands.
+        # Valid tokens move to the front; padding is zero and adds nothing where it lands.
         position = jnp.maximum(jnp.cumsum(mask, axis=1, dtype=jnp.int32) - 1, 0)
         rows = jnp.arange(k.shape[0], dtype=jnp.int32)[:, None]
 
@@ -92,7 +92,7 @@ class Linformer(ScoreScale, StatelessMechanism):
         keys, values = mixed(e, k), mixed(f, v)
         score = scores(q * self._scale(q, parameters), keys)
         y = einsum("bhtp,bphv->bthv", jax.nn.softmax(score, axis=-1), values)
-        # Padded rows may be longer than N; under jit only NaN can tell that their tokens are not.
+        # A padded sequence may be longer than N; under jit NaN reports too many valid tokens.
         return jnp.where(fits[:, None, None, None], y, jnp.nan)
 
     def _check_parameters(self, parameters: Parameters) -> None:
@@ -121,7 +121,7 @@ class Linformer(ScoreScale, StatelessMechanism):
         scale = self._scale(q, parameters)
 
         def one_example(q: Array, k: Array, v: Array, real: Array) -> Array:
-            order = jnp.argsort(~real, stable=True)  # the real tokens first, in their order
+            order = jnp.argsort(~real, stable=True)  # valid tokens first, in their order
             k, v, real = k[order], v[order], real[order]
             keys = einsum("sp,shk->hpk", jnp.where(real[:, None], e[: len(k)], 0), k)
             values = einsum("sp,shv->hpv", jnp.where(real[:, None], f[: len(k)], 0), v)

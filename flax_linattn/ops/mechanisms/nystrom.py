@@ -1,15 +1,14 @@
 """Nystromformer: Xiong et al., "Nystromformer: A Nystrom-Based Algorithm", 2021.
 
 softmax(Q Kl^T) pinv(softmax(Ql Kl^T)) softmax(Ql K^T) V with Q times ``scale``: Ql and Kl are the
-means of L segments of the queries and the keys (landmarks), pinv is the iterated pseudo-inverse
-of their equation 11. Segment means hold the future, so there is neither a causal form nor a
-state, nor can sequences be packed. Where a row has at most L tokens, each is its own landmark.
+means of L segments of the queries and the keys (landmarks), and pinv is the iterated pseudo-inverse
+of their equation 11. Segment means contain the future, so there is no causal form, no state and no
+packing. In a sequence of at most L tokens each token is its own landmark.
 
-Departures: segments divide the real tokens evenly, so that padding anywhere changes nothing; the
-first guess of the inverse is scaled by each matrix's own largest column sum, not by the largest
-of the batch, which would let sequences change each other; the depthwise convolution of the
-paper, and the values that the code of the TaylorShift experiments adds, belong to the layer and
-are left out.
+Departures: segments divide the valid tokens evenly, so padding anywhere changes nothing; the
+initial inverse is scaled by each matrix's own maximum column sum, not by the maximum of the batch,
+by which sequences would affect each other; the depthwise convolution of the paper, and the values
+that the code of the TaylorShift experiments adds, belong to the layer and are omitted.
 """
 
 from __future__ import annotations
@@ -118,7 +117,7 @@ class Nystrom(ScoreScale, StatelessMechanism):
 
         def one_head(q: Array, k: Array, v: Array, real_q: Array, real_k: Array) -> Array:
             def averages(real: Array) -> tuple[Array, Array]:
-                """A row a landmark: token number r belongs to l where l n <= r L < (l + 1) n."""
+                """Makes one row per landmark: token r belongs to l where l n <= r L < (l + 1) n."""
                 n = jnp.sum(real)
                 used = jnp.minimum(n, self.num_landmarks)
                 rank = jnp.cumsum(real) - 1

@@ -12,12 +12,12 @@ projection      omega_1 ... omega_m, orthogonal Gaussian vectors (section
 log features    omega . x - |x|^2 / 2; SM+ of lemma 1
 ==============  =============================================================
 
-The sum over keys of exp(log feature) is kept as the exponential state (m, u, w) of each feature, so
-no key is lost to overflow or underflow. Departures from the code that the TaylorShift experiments
-ran: no 1e-4 is added to the features and no maximum over all keys is subtracted, which a causal
-form could not know; the random sample is fixed by ``seed`` instead of renewed every 1,000 steps
-(pass ``projection`` to renew it). Queries and keys beyond 7e10, whose squares would fill float32,
-count as of that size.
+The sum over keys of exp(log feature) is stored as the exponential state (m, u, w) of each feature,
+so no key overflows or underflows. Departures from the code that the TaylorShift experiments ran: no
+1e-4 is added to the features and no maximum over all keys is subtracted, which a causal form could
+not know; the random sample is fixed by ``seed`` instead of renewed every 1,000 steps (pass
+``projection`` to renew it). Queries and keys are clipped to 7e10, so that their squares fit
+float32.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ from flax_linattn.ops.engine.streaming import StreamingMechanism
 from flax_linattn.typing import Array, Keys, Outputs, Parameters, State, Values, Visible
 
 TILE_TOKENS = 16
-"""Tokens of which every pair is looked at by itself. More of them read a state less often, which is
-written less often too, and look at more pairs."""
+"""Tokens per tile, within which weights are computed pair by pair. Larger tiles read and write
+fewer states, but compute more pairs."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,7 +137,7 @@ class Performer(StreamingMechanism):
 
     def _chunk_size(self, call: Call, identity: State) -> int | None:
         if call.form in ("auto", "chunked") and (call.is_causal or call.starts is not None):
-            # What is packed and not causal has tiles alone: a scan of states costs V times as much.
+            # Packed noncausal chunks are single tiles: a scan of states would cost V times as much.
             limit = self.chunk_size if call.is_causal else min(TILE_TOKENS, self.chunk_size)
             return even_chunk_size(call.k.shape[1], limit)
         return super()._chunk_size(call, identity)

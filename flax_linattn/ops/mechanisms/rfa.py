@@ -3,8 +3,8 @@
 The weight of key j for query i is phi(q_i) . phi(k_j) with q and k of length 1 and phi(x) = [sin(W
 x), cos(W x)] / sqrt(M), W = Gaussian rows times ``feature_scale`` (their sigma), one number for
 each head and channel. Departure from the code that the TaylorShift experiments ran: it sampled W
-separately for q and for k, whose features then have nothing to do with each other; here one sample
-is shared. Weights can be negative, and where their sum nearly vanishes the output is large.
+separately for q and for k, whose features are then unrelated; here they share one sample. Weights
+can be negative, and where their sum nearly vanishes the output is large.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ from flax_linattn.ops.engine.window import WindowCache, compact_tokens
 from flax_linattn.typing import Array, Keys, Outputs, Parameters, State, Values, Visible
 
 MIN_BLOCK_TOKENS = 64
-"""Queries a block of a window, and keys, at least."""
+"""Minimum number of queries, and of keys, per block of windowed attention."""
 
 SOFTMAX = WeightFunction(
     masked_score=-math.inf,
@@ -48,7 +48,7 @@ SOFTMAX = WeightFunction(
     slope=exp_difference,
     rescale=exp_difference,
 )
-"""e^s relative to a row's largest."""
+"""Weights e^s, relative to the maximum of their row."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,7 +74,7 @@ class SoftmaxAttention(ScoredAttention):
         >>> y_next, state = softmax.step(x[:, 0], x[:, 0], x[:, 0], state)
         >>> y_next.shape, state.length.tolist()
         ((2, 4, 8), [11, 11])
-        >>> last = ops.get_mechanism("softmax:window=4")          # streams for ever
+        >>> last = ops.get_mechanism("softmax:window=4")          # an endless stream
         >>> last.attend(x, x, x, is_causal=True, return_state=True)[1].key.shape
         (2, 4, 4, 8)
     """
@@ -157,10 +157,10 @@ class SoftmaxAttention(ScoredAttention):
         return y[..., : v.shape[-1]]
 
     def _attend_chunked(self, pairs: Pairs, visibility: Visibility) -> Array:
-        if self.implementation == "cudnn":  # which makes few scores at a time by itself
+        if self.implementation == "cudnn":  # the fused kernel has its own blocks
             return self._attend_query_blocks(pairs, visibility, None)
         if self.window is not None and self.window < self.chunk_size:
-            # Larger blocks would be hidden for the most part.
+            # Most scores of larger blocks would be masked.
             size = min(self.chunk_size, max(MIN_BLOCK_TOKENS, self.window))
             return dataclasses.replace(self, chunk_size=size, window=None)._attend_chunked(
                 pairs, visibility
