@@ -677,7 +677,8 @@ def test_a_first_line_that_may_be_damaged_asks_for_its_flag(tmp_path, capsys):
     path.write_text("1.5,2x\n" + "1,2\n" * 200)
     args = ["train", "forecast", "--csv", str(path), "--run", str(tmp_path / "run"), *SMALL]
     message = fail(capsys, *args)
-    assert "pass header=True or header=False" in message and message.endswith("(--header yes|no)\n")
+    assert "set whether it is a header with --header" in message
+    assert message.endswith("(--header yes|no)\n")
 
 
 def test_the_scale_is_that_of_the_published_protocol(csv):

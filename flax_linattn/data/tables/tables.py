@@ -423,7 +423,7 @@ def _is_header(reader: LineReader, cells: list[str], dialect: Dialect) -> bool:
     others = [cell for cell, is_time in pairs if is_time or dialect.number(cell) is not None]
     if not words and ".txt" in reader.path.suffixes:
         return False
-    advice = "pass header=True or header=False"
+    advice = "set whether it is a header with header=..."
     if not words:
         got = "only numbers"
     elif others:
