@@ -113,9 +113,9 @@ def test_options_of_layers_are_declared_once():
 TESTS = Path(__file__).parent
 
 BUDGETS = {
-    "lines of the package": 65_783,
+    "lines of the package": 65_784,
     "files of the package": 356,
-    "files of fewer than 60 lines in the package": 53,
+    "files of fewer than 60 lines in the package": 51,
     "lines of tasks": 15_812,
     "lines of data": 13_787,
     "lines of tests": 50_660,
