@@ -1026,7 +1026,7 @@ def test_a_run_whose_file_is_gone(run_dir, csv, tmp_path, capsys):
         ("time,mark\n1,a\nx,b\n", [], "{path}:3: expected a number, as in the first row"),
         ("when,mark\n2,a\n3,b\n", [], "{path}:1: expected a column 'time' of times, got"),
         ("time,mark\n2,a\n3,b\n", ["--begin", "2.5"], "{path}:2: expected events at or after"),
-        ("time,mark\n2,a\n3,b\n", ["--begin", "noon"], "begin must be a number, as the times"),
+        ("time,mark\n2,a\n3,b\n", ["--begin", "noon"], "begin must be a number, like the times"),
         ("time,mark\n2,a\n3,b\n", ["--timezone", "Mars"], "timezone must be a name"),
         ("time,mark\n2,a\n3,b\n", [], "0.6/0.2/0.2 by time leaves none for train"),
         ("time\n" + "2\n" * 9, [], "expected training events at different times"),
