@@ -10,6 +10,7 @@ from typing import IO, Any
 
 import numpy as np
 
+from flax_linattn.checks import format_bytes
 from flax_linattn.data.errors import DataFormatError
 
 MAX_UNPACKED_BYTES = 2**30
@@ -67,10 +68,10 @@ def check_unpacked_bytes(
     """
     limit = max_unpacked_bytes(stored, expansion)
     if unpacked > limit:
-        got = "more" if math.isinf(unpacked) else _format_bytes(unpacked)
+        got = "more" if math.isinf(unpacked) else format_bytes(unpacked)
         raise UnpackedSizeError(
-            f"{place}: expected at most {_format_bytes(limit)} unpacked from "
-            f"{_format_bytes(stored)}, got {got}; {advice}"
+            f"{place}: expected at most {format_bytes(limit)} unpacked from "
+            f"{format_bytes(stored)}, got {got}; {advice}"
         )
 
 
@@ -111,16 +112,3 @@ class _LimitedStream(io.RawIOBase):
     def close(self) -> None:
         self._file.close()
         super().close()
-
-
-def _format_bytes(count: float) -> str:
-    """A number of bytes in GB, MB or kB.
-
-    Example:
-        >>> _format_bytes(2**30), _format_bytes(1500), _format_bytes(64)
-        ('1.07 GB', '1.50 kB', '64 bytes')
-    """
-    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if count >= size:
-            return f"{count / size:.2f} {unit}"
-    return f"{count:.0f} bytes"
