@@ -101,13 +101,18 @@ class _LimitedStream(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         data = self._file.read(len(buffer))
-        if self._file.tell() > self._limit:
-            check_unpacked_bytes(self._path, math.inf, self._stored, expansion=self._expansion)
+        self._check(self._file.tell())
         buffer[: len(data)] = data
         return len(data)
 
     def seek(self, offset: int, whence: int = 0) -> int:
+        if whence == io.SEEK_SET:  # all before it would be unpacked
+            self._check(offset)
         return self._file.seek(offset, whence)
+
+    def _check(self, place: int) -> None:
+        if place > self._limit:
+            check_unpacked_bytes(self._path, math.inf, self._stored, expansion=self._expansion)
 
     def close(self) -> None:
         self._file.close()

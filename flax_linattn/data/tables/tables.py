@@ -30,10 +30,11 @@ from flax_linattn.data.files.text_files import (
     open_uncompressed,
     text_encoding,
 )
-from flax_linattn.data.files.unpacking import TEXT_EXPANSION, check_unpacked_bytes
+from flax_linattn.data.files.unpacking import check_unpacked_bytes
 from flax_linattn.data.tables.arrow_files import read_arrow, read_parquet
 from flax_linattn.data.tables.cells import TIME, is_comment, split_cells
 from flax_linattn.data.tables.dialect import PLAIN, Dialect, listed_separators
+from flax_linattn.safe_npz import read_member
 
 _ARROW = {
     **dict.fromkeys((".parquet", ".pq"), "Parquet"),
@@ -44,6 +45,8 @@ BINARY_SUFFIXES = (*_ARROW, *_EXCEL)
 """Of tables that are no text."""
 _CELL_BYTES = 64
 """Bytes that a cell takes as a string of Python, with its place in a list."""
+_SHEET_EXPANSION = 64
+"""Bytes of memory for each byte of an Excel file's XML, as a part of it may be an element."""
 _BLOCK = 2**20
 """Bytes that are read at a time."""
 _WIDE = 1000
@@ -163,11 +166,15 @@ def _read_excel(path: Path, header: bool) -> Table:
     import_extra("openpyxl", "Excel files take openpyxl: pip install 'flax-linattn[excel]'.")
     with report_damage(path, "a whole Excel file", "save it again"), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of styles and the like
-        with zipfile.ZipFile(path) as archive:
-            unpacked = sum(info.file_size for info in archive.infolist())
         stored, advice = path.stat().st_size, "save it as CSV if you trust its source"
-        check_unpacked_bytes(path, unpacked, stored, advice, TEXT_EXPANSION)
-        with pd.ExcelFile(path, engine="openpyxl") as book:
+        unpacked = io.BytesIO()
+        with zipfile.ZipFile(path) as archive, zipfile.ZipFile(unpacked, "w") as copy:
+            members = archive.infolist()
+            num_bytes = sum(member.file_size for member in members)
+            check_unpacked_bytes(path, num_bytes, stored, advice, _SHEET_EXPANSION)
+            for member in members:
+                copy.writestr(member.filename, read_member(archive, member))
+        with pd.ExcelFile(unpacked, engine="openpyxl") as book:
             sheet = str(book.sheet_names[0])
             with cast("Any", book.book[sheet])._get_source() as source:
                 check_unpacked_bytes(f"{path}:{sheet}", _sheet_bytes(source), stored, advice)
