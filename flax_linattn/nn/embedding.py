@@ -9,7 +9,7 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Float
 
-from flax_linattn.checks import choice
+from flax_linattn.checks import check_choice
 from flax_linattn.nn.meshes import automatic
 from flax_linattn.ops.contract.masks import Segments, previous_real_index, zero_padding
 from flax_linattn.ops.contract.numerics import accumulation_dtype
@@ -73,7 +73,7 @@ class ValueEmbedding(nnx.Module):
         kernel_init: nnx.Initializer = KERNEL_INIT,
         rngs: nnx.Rngs,
     ) -> None:
-        choice(PADDINGS, padding=padding)
+        check_choice(PADDINGS, padding=padding)
         if kernel_size < 1 or (padding == "circular" and kernel_size % 2 == 0):
             raise ValueError(
                 f"kernel_size must be at least 1, and odd for circular padding, got {kernel_size}."

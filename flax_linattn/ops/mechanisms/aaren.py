@@ -65,7 +65,7 @@ class LearnedQueryMechanism(ScoreScale, StreamingMechanism):
     """Base class of mechanisms that score every token by one learned query or external queries.
 
     Attributes:
-        scale: factor of the scores if a call passes none; None means K**-0.5.
+        scale: Factor of the scores if a call passes none; None means K**-0.5.
     """
 
     capabilities: ClassVar[Capabilities] = Capabilities(
@@ -149,7 +149,7 @@ class Aaren(LearnedQueryMechanism):
     With ``is_causal=False`` it is a global pooling: the same vector at every position.
 
     Attributes:
-        scale: factor of the scores if a call passes none; None means K**-0.5.
+        scale: Factor of the scores if a call passes none; None means K**-0.5.
 
     Example:
         >>> import jax, jax.numpy as jnp
