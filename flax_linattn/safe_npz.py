@@ -120,16 +120,16 @@ class NpzFile:
                 raise ValueError(f"the checksum of {damaged} does not match")
 
 
-def read_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> bytes:
+def read_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes:
     """Reads a member of a zip file, of which no more is unpacked than the size that it declares.
 
     ``ZipFile.read`` first inflates up to 2 GiB, or all of it, and then cuts off what is too long.
     """
-    if member.compress_type not in _PIECE_BYTES:
-        raise ValueError(f"{quote(member.filename)} is compressed by neither deflate nor LZMA")
+    if info.compress_type not in _PIECE_BYTES:
+        raise ValueError(f"{quote(info.filename)} is compressed by neither deflate nor LZMA")
     content = io.BytesIO()  # which shares its memory with what it returns
-    with archive.open(member) as file:
-        shutil.copyfileobj(file, content, _PIECE_BYTES[member.compress_type])
+    with archive.open(info) as file:
+        shutil.copyfileobj(file, content, _PIECE_BYTES[info.compress_type])
     return content.getvalue()
 
 

@@ -169,11 +169,11 @@ def _read_excel(path: Path, header: bool) -> Table:
         stored, advice = path.stat().st_size, "save it as CSV if you trust its source"
         unpacked = io.BytesIO()
         with zipfile.ZipFile(path) as archive, zipfile.ZipFile(unpacked, "w") as copy:
-            members = archive.infolist()
-            num_bytes = sum(member.file_size for member in members)
+            infos = archive.infolist()
+            num_bytes = sum(info.file_size for info in infos)
             check_unpacked_bytes(path, num_bytes, stored, advice, _SHEET_EXPANSION)
-            for member in members:
-                copy.writestr(member.filename, read_member(archive, member))
+            for info in infos:
+                copy.writestr(info.filename, read_member(archive, info))
         with pd.ExcelFile(unpacked, engine="openpyxl") as book:
             sheet = str(book.sheet_names[0])
             with cast("Any", book.book[sheet])._get_source() as source:
