@@ -29,7 +29,7 @@ MAX_AXIS_LENGTH = 1 << 48
 SUFFIX = ".npy"
 
 _PIECE_BYTES = {zipfile.ZIP_STORED: 2**20, zipfile.ZIP_DEFLATED: 2**20, zipfile.ZIP_LZMA: 2**12}
-"""Bytes of a member that are read at a time. Python's zipfile inflates a whole piece of LZMA, to up
+"""Bytes of an entry that are read at a time. Python's zipfile inflates a whole piece of LZMA, to up
 to 30 MB; of bzip2 it would inflate one to 4 GB."""
 
 _END = struct.Struct("<4s4H2LH")
@@ -107,7 +107,7 @@ class NpzFile:
     def read(self, name: str) -> NDArray:
         """Reads an array, and compares its checksum; Python objects are refused."""
         with _guard(name):
-            content = read_member(self._zip, self._members[name])
+            content = read_zip_entry(self._zip, self._members[name])
             shape, dtype, order, start = _parsed(content[:MAX_HEADER_BYTES], len(content))
             values = np.frombuffer(content, dtype, offset=start)  # a slice would be a copy
             return values.reshape(shape, order=order)
@@ -120,8 +120,8 @@ class NpzFile:
                 raise ValueError(f"the checksum of {damaged} does not match")
 
 
-def read_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes:
-    """Reads a member of a zip file, of which no more is unpacked than the size that it declares.
+def read_zip_entry(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes:
+    """Reads an entry of a zip file, of which no more is unpacked than the size that it declares.
 
     ``ZipFile.read`` first inflates up to 2 GiB, or all of it, and then cuts off what is too long.
     """

@@ -17,7 +17,7 @@ from flax_linattn.checks import quote
 from flax_linattn.data.errors import DataFormatError, report_damage
 from flax_linattn.data.files.text_files import open_uncompressed
 from flax_linattn.data.files.unpacking import check_unpacked_bytes
-from flax_linattn.safe_npz import read_member
+from flax_linattn.safe_npz import read_zip_entry
 
 MAX_FILE_BYTES = 2**30
 """Bytes of one file of a tree; the largest of the official sets take 35 million."""
@@ -153,7 +153,7 @@ class FileTree:
         with zipfile.ZipFile(self.path) as archive:
             infos = archive.infolist()
             for name in names:
-                yield name, read_member(archive, infos[self._entries[name].place])
+                yield name, read_zip_entry(archive, infos[self._entries[name].place])
 
     def _listed_tar(self) -> Iterator[tuple[str, _Entry | None]]:
         """Reads the archive to its end, so that its checksums are compared."""

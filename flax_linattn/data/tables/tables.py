@@ -34,7 +34,7 @@ from flax_linattn.data.files.unpacking import check_unpacked_bytes
 from flax_linattn.data.tables.arrow_files import read_arrow, read_parquet
 from flax_linattn.data.tables.cells import TIME, is_comment, split_cells
 from flax_linattn.data.tables.dialect import PLAIN, Dialect, listed_separators
-from flax_linattn.safe_npz import read_member
+from flax_linattn.safe_npz import read_zip_entry
 
 _ARROW = {
     **dict.fromkeys((".parquet", ".pq"), "Parquet"),
@@ -173,7 +173,7 @@ def _read_excel(path: Path, header: bool) -> Table:
             num_bytes = sum(info.file_size for info in infos)
             check_unpacked_bytes(path, num_bytes, stored, advice, _SHEET_EXPANSION)
             for info in infos:
-                copy.writestr(info.filename, read_member(archive, info))
+                copy.writestr(info.filename, read_zip_entry(archive, info))
         with pd.ExcelFile(unpacked, engine="openpyxl") as book:
             sheet = str(book.sheet_names[0])
             with cast("Any", book.book[sheet])._get_source() as source:
@@ -326,8 +326,8 @@ class _Watched(io.RawIOBase):
         is_plain: Whether these hold no comment, and nothing else that only ``_Rows`` reads.
     """
 
-    def __init__(self, path: Path, encoding: str, skip: int, num_columns: int) -> None:
-        self._path, self._row_bytes, self._stored = path, 8 * num_columns, path.stat().st_size
+    def __init__(self, path: Path, encoding: str, skip: int, row_bytes: int) -> None:
+        self._path, self._row_bytes, self._stored = path, row_bytes, path.stat().st_size
         self.count, self.is_plain, self._end = 0, True, b"\n"
         file = open_uncompressed(path)
         self._file = file if encoding == "utf-8" else codecs.EncodedFile(file, "utf-8", encoding)
@@ -383,7 +383,8 @@ def _read_arrow_csv(
     kinds = [pa.string() if text else pa.float64() for text in is_text]
     encoding = text_encoding(path) if dialect.encoding == "auto" else dialect.encoding
     try:
-        with _Watched(path, encoding, skip, len(is_text)) as file:
+        row_bytes = sum(_CELL_BYTES if text else 8 for text in is_text)
+        with _Watched(path, encoding, skip, row_bytes) as file:
             table = csv.read_csv(
                 pa.PythonFile(file, mode="r"),
                 read_options=csv.ReadOptions(column_names=names, block_size=_BLOCK),
