@@ -111,9 +111,9 @@ class GatedMechanism(StreamingMechanism):
             return self.chunk_state(span.tokens, before)
         in_last = span.segment_mask(span.segment_index[:, -1])
         own = jax.tree.map(lambda x: masks.zero_padding(x, in_last), span.tokens)
-        return self.chunk_state(own, self.carried(span, before))
+        return self.chunk_state(own, self.segment_carry(span, before))
 
-    def carried(self, span: prefix.Span, before: State) -> State:
+    def segment_carry(self, span: prefix.Span, before: State) -> State:
         """Returns ``before``, or the identity where a segment starts within the chunk."""
         if span.starts is None:
             return before

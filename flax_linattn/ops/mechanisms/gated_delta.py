@@ -113,7 +113,7 @@ class GatedDelta(GatedMechanism):
             return super().span_state_and_outputs(q, span, before)
         tokens = tokens_with_resets(span)
         writes = _solve_writes(tokens)  # the triangular system is solved once for both
-        state = self._chunk_state(tokens, writes, self.carried(span, before))
+        state = self._chunk_state(tokens, writes, self.segment_carry(span, before))
         return state, self._chunk_outputs(q, tokens, writes, before)
 
     def _chunk_state(

@@ -21,14 +21,14 @@ features       [1, k, k (x) k]; the paper's boxtimes keeps all d^2 products
                C(d + k, k) at order k (``engine/monomials.py``)
 =============  ==============================================================
 
-Departures: the paper has neither a causal form with a state nor masks, packing or cross-attention;
-N counts the tokens that a row attends to. It defines every order k and makes the efficient form of
-order 2 alone. Causal and without normalization order 2 is the linear attention of Based (Arora et
-al., 2024; ``taylor_features``), to which it adds unit lengths, the temperature and sqrt(N / d).
-Without normalization, keys beyond 7e10, whose squares would fill float32, count as of that size; at
-order k those beyond 2^(72 / k). The factors 1/N and d**0.25 of algorithm 1 keep the intermediate
-results of half precision small and cancel; the sums here are float32 and go without. A zero vector
-stays zero when normalized, with zero gradient.
+Departures: the paper has no causal form with a state, no masks, packing or cross-attention; N
+counts the tokens to which a row attends. It defines every order k, but the efficient form only for
+order 2. Causal and without normalization, order 2 is the linear attention of Based (Arora et al.,
+2024; ``taylor_features``), to which it adds unit lengths, the temperature and sqrt(N / d). Without
+normalization, keys are clipped to 7e10, so that their squares fit float32 (to 2^(72 / k) at order
+k). The factors 1/N and d**0.25 of algorithm 1 keep intermediate results small in half precision,
+and cancel; sums here are float32 and need no such factors. A zero vector stays zero when
+normalized, with zero gradient.
 """
 
 from __future__ import annotations
@@ -167,10 +167,10 @@ def taylorshift_crossover(key_dim: int, order: int = 2) -> int:
 def taylorshift_speed_crossover(key_dim: int, order: int = 2, *, is_causal: bool = False) -> int:
     """Sequence length from which the efficient form is faster here, as measured on a CPU.
 
-    Few features take longer than their multiplications: 3 times as long at most, and less the more
-    they are. That is 0.8 to 1.3 times the lengths where forms crossed, with heads of 8, 16, 32 and
-    64 channels at order 2 (145, 570, 1,250 and 3,300, forward and with gradients) and of 8 and 16
-    at order 4 (1,300 and 6,000, forward; gradients cross later there). Causal forms of order 2
+    Few features take longer than their number of multiplications suggests, at most 3 times as long.
+    The result is 0.8 to 1.3 times the measured crossover: 145, 570, 1,250 and 3,300 tokens for
+    heads of 8, 16, 32 and 64 channels at order 2, forward and with gradients, and 1,300 and 6,000
+    tokens for 8 and 16 channels at order 4, forward (later with gradients). Causal forms of order 2
     crossed at 1.7 to 2.2 times as many tokens.
 
     Args:
@@ -346,7 +346,7 @@ order=2, form='direct', which needs no state, or a larger max_features.
             form = "direct" if call.k.shape[1] < self._crossing(call) else "efficient"
         if form == "direct" and call.state is None:
             return self._direct(call)
-        # The tokens of a state are sums of features already.
+        # Only the efficient form can continue a state, whose tokens are sums of features.
         form = "auto" if form in ("direct", "efficient") else form
         return super()._attend(dataclasses.replace(call, form=form))
 
@@ -361,7 +361,7 @@ order=2, form='direct', which needs no state, or a larger max_features.
         count = jnp.sum(_visible(call), axis=2, dtype=y.dtype)
         y = self._scale_output(y, count[..., None], q.shape[-1])
         if not call.return_state:
-            return y, None  # nor an empty one: it may be too large to have
+            return y, None  # not even an empty state, which may be too large
         monoid = self._make_monoid(q, self._identity_state(call.k, call.v))
         span = Span(tokens, call.mask, call.starts)
         return y, final_state(monoid, span, self._initial_state(call), self.chunk_size)
