@@ -89,8 +89,8 @@ def hdf5(folder):
 EPISODES = {key: [0] for key in ("actions", "rewards", "terminals")}
 
 
-def arrow_table(folder, name, values, repeats):
-    column = pa.array([values]).take(pa.array(np.zeros(repeats, np.int32)))
+def arrow_table(folder, name, values, repeats, kind=None):
+    column = pa.array([values], kind).take(pa.array(np.zeros(repeats, np.int32)))
     table = pa.table({"a": column, "b": np.zeros(repeats, np.int8)})
     if name.endswith("parquet"):
         parquet.write_table(table, folder / name, compression="zstd")
@@ -114,6 +114,24 @@ FILES = {
         lambda folder: arrow_table(folder, "a.parquet", "x" * 2**10, SIZE // 2**10),
         load_series,
     ),
+    **{
+        f"parquet of {kind}": (
+            lambda folder, kind=kind: arrow_table(
+                folder,
+                "a.parquet",
+                [b"x" * 2**10] if "<" in str(kind) else b"x" * 2**10,
+                SIZE // 2**10,
+                kind,
+            ),
+            load_series,
+        )
+        for kind in (
+            pa.binary(),
+            pa.large_binary(),
+            pa.large_string(),
+            pa.list_(pa.binary()),
+        )
+    },
     "feather": (lambda folder: arrow_table(folder, "a.feather", 1.0, SIZE // 8), load_series),
     "feather of texts": (
         lambda folder: arrow_table(folder, "a.feather", "x" * 2**10, SIZE // 2**10),
