@@ -113,11 +113,11 @@ def test_options_of_layers_are_declared_once():
 TESTS = Path(__file__).parent
 
 BUDGETS = {
-    "lines of the package": 65_895,
+    "lines of the package": 65_916,
     "files of the package": 356,
     "files of fewer than 60 lines in the package": 53,
     "lines of tasks": 15_812,
-    "lines of data": 13_870,
+    "lines of data": 13_891,
     "lines of tests": 50_763,
     "methods of Task": 13,
 }

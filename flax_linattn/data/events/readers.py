@@ -203,6 +203,7 @@ def read_jodie(
             for column, cell in zip(cells, row, strict=False):
                 column.append(sys.intern(cell))  # ids and labels repeat in millions of rows
             line.append(reader.line)
+            reader.check_count(len(line))
         if not line:
             raise reader.error(
                 "rows of events after the header", "none", "check that this is the right file"
@@ -290,6 +291,7 @@ def _read_event_types(path: Path, other: Path, sizes: list[int]) -> NDArray[np.i
 
 def _sequences(reader: LineReader) -> Iterator[list[str]]:
     for text in reader:
+        reader.check_count(reader.line)
         cells = text.split()
         if not cells:
             raise reader.error(

@@ -200,7 +200,7 @@ _PythonUnpickler: Any = vars(pickle)["_Unpickler"]
 
 
 class _Steps(dict[int, Any]):
-    """What an unpickler does for each operation, of which it may do so many."""
+    """Operations of an unpickler, up to a maximum number of them."""
 
     left = MAX_PICKLE_STEPS
 

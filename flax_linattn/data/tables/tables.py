@@ -307,6 +307,7 @@ class _Rows(Iterator[list[str]]):
             self._reader.line = line
             if not text.strip() and self.separator != "\t":
                 continue
+            self._reader.check_count(text.count(self.separator))
             try:
                 return split_cells(text, self.separator)
             except ValueError:
