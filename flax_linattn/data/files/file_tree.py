@@ -60,9 +60,10 @@ class FileTree:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self.links = 0
-        if not self.path.exists():
+        if not self.path.is_file() and not self.path.is_dir():
+            got = "a pipe or a device" if self.path.exists() else "nothing"
             raise FileNotFoundError(
-                f"expected a folder or an archive at {self.path}, found nothing there; check the "
+                f"expected a folder or an archive at {self.path}, found {got} there; check the "
                 f"path, or download the files first (working folder: {Path.cwd()})"
             )
         expected = "a folder, or a whole .tar, .tar.gz, .tar.xz or .zip"

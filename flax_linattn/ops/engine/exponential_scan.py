@@ -459,10 +459,11 @@ def _scan_tiles(tiles: Tokens, totals: Sums, initial: Sums, restarts: Array | No
     """Computes the state after each tile from the totals [B, tiles, ...] of each tile alone."""
     if tiles.log_decay is None:
         return prefix.scan(Sums.merge, totals, initial, restarts)
-    lost = jnp.sum(tiles.log_decay, axis=2)
+    # In a tile with a start this sum reaches behind it, but the scan drops what it would decay.
+    tile_decay = jnp.sum(tiles.log_decay, axis=2)
     begin = ForgettingState.from_sums(jnp.zeros_like(initial.u), initial)
     after = prefix.scan(
-        ForgettingState.merge, ForgettingState.from_sums(lost, totals), begin, restarts
+        ForgettingState.merge, ForgettingState.from_sums(tile_decay, totals), begin, restarts
     )
     return after.sums
 

@@ -235,6 +235,9 @@ def test_an_archive_that_is_cut_short_anywhere_is_refused(name, tmp_path):
 def test_what_is_no_archive_is_refused(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"expected a folder or an archive at .*none"):
         FileTree(tmp_path / "none")
+    os.mkfifo(tmp_path / "pipe.zip")  # which nobody writes to
+    with pytest.raises(FileNotFoundError, match=r"pipe\.zip, found a pipe or a device there; "):
+        FileTree(tmp_path / "pipe.zip")
     path = tmp_path / "a.txt"
     path.write_text("some text")
     with pytest.raises(DataFormatError, match=r"a\.txt: expected a folder, or a whole"):
