@@ -113,16 +113,12 @@ def test_options_of_layers_are_declared_once():
 TESTS = Path(__file__).parent
 
 BUDGETS = {
-<<<<<<< HEAD
-    "lines of the package": 65_916,
-=======
-    "lines of the package": 65_782,
->>>>>>> main
+    "lines of the package": 65_918,
     "files of the package": 356,
     "files of fewer than 60 lines in the package": 53,
     "lines of tasks": 15_812,
-    "lines of data": 13_891,
-    "lines of tests": 50_763,
+    "lines of data": 13_892,
+    "lines of tests": 50_802,
     "methods of Task": 13,
 }
 """What may stand in the tree. Whoever needs more raises a number here and says in the commit why;

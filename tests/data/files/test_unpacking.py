@@ -3,6 +3,8 @@
 import gzip
 import lzma
 import struct
+import subprocess
+import sys
 import tarfile
 import tracemalloc
 import zipfile
@@ -173,6 +175,40 @@ def test_small_files_that_unpack_to_much_are_refused(tmp_path, monkeypatch, kind
     finally:
         tracemalloc.stop()
     assert str(e.value).startswith(str(path))
+
+
+SMALL = {"png", "npz of int8", "xlsx, a wide row", "xlsx, a low row"}
+"""Kinds of one size, which the limits of the package allow."""
+WRITE = """
+import pathlib, sys
+from tests.data.files import test_unpacking
+test_unpacking.SIZE = int(sys.argv[3])
+print(test_unpacking.FILES[sys.argv[1]][0](pathlib.Path(sys.argv[2])))
+"""
+READ = """
+import pathlib, resource, sys
+from tests.data.files import test_unpacking
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+try:
+    test_unpacking.FILES[sys.argv[1]][1](pathlib.Path(sys.argv[2]))
+except test_unpacking.UnpackedSizeError:
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [kind for kind in FILES if kind not in SMALL])
+def test_files_beyond_the_limits_take_less_than_a_gigabyte(tmp_path, kind):
+    """Of memory, before they are refused; each takes at most a few megabytes on the disk."""
+    is_text = kind.partition(" ")[0] in ("csv.gz", "csv.xz", "ts.gz", "tsf.gz", "jodie.gz")
+    size = 2**28 if is_text else 2**30 + 2**28
+
+    def run(program, *arguments):
+        command = [sys.executable, "-c", program, kind, *map(str, arguments)]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+    path = run(WRITE, tmp_path, size)
+    assert int(run(READ, path)) < 2**20  # kilobytes
 
 
 def test_the_largest_ratio_of_a_file_counts_from_a_gigabyte_on():
