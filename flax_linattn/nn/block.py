@@ -10,7 +10,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Int
 
 from flax_linattn import ops
-from flax_linattn.checks import choice, rate
+from flax_linattn.checks import check_choice, check_rate
 from flax_linattn.nn.attention import Attention
 from flax_linattn.nn.call import Call
 from flax_linattn.nn.drop_path import apply_drop_path
@@ -103,8 +103,8 @@ class TransformerBlock(nnx.Module):
         rngs: nnx.Rngs,
         **parameters: Unpack[ParameterOptions],
     ) -> None:
-        choice(NORMS, norm=norm)
-        rate(drop_path_rate=drop_path_rate)
+        check_choice(NORMS, norm=norm)
+        check_rate(drop_path_rate=drop_path_rate)
         self.norm: Literal["pre", "post"] = norm
         self.drop_path_rate = drop_path_rate
         self.attention = Attention(

@@ -9,7 +9,7 @@ from flax import nnx
 from jax.typing import DTypeLike
 
 from flax_linattn import ops
-from flax_linattn.checks import choice
+from flax_linattn.checks import check_choice
 from flax_linattn.nn.attention import Attention, Context
 from flax_linattn.nn.block import NORMS, residual
 from flax_linattn.nn.dropout import apply_dropout, make_dropout, resolve_dropout_key, split_key
@@ -86,7 +86,7 @@ class DecoderBlock(nnx.Module):
         rngs: nnx.Rngs,
         **parameters: Unpack[ParameterOptions],
     ) -> None:
-        choice(NORMS, norm=norm)
+        check_choice(NORMS, norm=norm)
         mechanism = resolve_mechanism(mechanism)
         cross = mechanism if mechanism.capabilities.cross else ops.get_mechanism("softmax")
         self.norm: Literal["pre", "post"] = norm

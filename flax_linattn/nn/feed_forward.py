@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.typing import DTypeLike
 
-from flax_linattn.checks import choice
+from flax_linattn.checks import check_choice
 from flax_linattn.nn.dropout import apply_dropout, make_dropout, resolve_dropout_key, split_key
 from flax_linattn.nn.linear import linear
 from flax_linattn.nn.meshes import automatic
@@ -67,7 +67,7 @@ class FeedForward(nnx.Module):
         out_bias_init: nnx.Initializer | None = None,
         rngs: nnx.Rngs,
     ) -> None:
-        choice(ACTIVATIONS, activation=activation)
+        check_choice(ACTIVATIONS, activation=activation)
         self.activation = activation
         self.expand = linear(
             features,
