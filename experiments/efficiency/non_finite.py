@@ -95,10 +95,12 @@ def replace_nothing() -> Iterator[None]:
 
 def table(rows: Rows, size: Size) -> str:
     columns = [(*shape, which) for which in (FORWARD, TRAINING) for shape in size.shapes]
-    found = {(row["mechanism"], row["batch_size"], row["tokens"], row["pass"]): row for row in rows}
+    by_cell = {
+        (row["mechanism"], row["batch_size"], row["tokens"], row["pass"]): row for row in rows
+    }
     heads = ["mechanism", *(f"{which}, {b} x {t:,}" for b, t, which in columns)]
     lines = [
-        [name, *(_cell(found[name, *column]) for column in columns)] for name in size.mechanisms
+        [name, *(_cell(by_cell[name, *column]) for column in columns)] for name in size.mechanisms
     ]
     return markdown(heads, lines)
 
