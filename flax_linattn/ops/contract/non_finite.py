@@ -163,7 +163,7 @@ def poison_state(state: State, marked: Array, one_head: State, two_heads: State)
 def replace_state(
     state: State, empty: State, decays: Sequence[str], one_head: State, two_heads: State
 ) -> tuple[State, Array]:
-    """Replaces a state by ``empty`` in the heads that are not finite, and marks these [B, H].
+    """Replaces a state by ``empty`` in the heads that are not finite, and by_leaf these [B, H].
 
     Args:
         state: State before the first token; its arrays may hold anything.
@@ -173,19 +173,19 @@ def replace_state(
         two_heads: As in ``poison_state``.
     """
 
-    def mark(path: Any, leaf: Array, valid: Array, one: Array, two: Array) -> Array:
+    def marked_heads(path: Any, leaf: Array, valid: Array, one: Array, two: Array) -> Array:
         if not jnp.issubdtype(leaf.dtype, jnp.floating):
             return jnp.zeros((leaf.shape[0], 1), bool)
-        most = jnp.finfo(leaf.dtype).max * HEADROOM
+        maximum = jnp.finfo(leaf.dtype).max * HEADROOM
         is_decay = jax.tree_util.keystr(path[-1:], simple=True) in decays
-        least = -jnp.inf if is_decay else -most
-        bad = ~((leaf == valid) | (leaf >= least) & (leaf <= most))
+        minimum = -jnp.inf if is_decay else -maximum
+        bad = ~((leaf == valid) | (leaf >= minimum) & (leaf <= maximum))
         axis = _head_axis(one, two)
         bad = jnp.any(bad, axis=tuple(i for i in range(1, leaf.ndim) if i != axis))
         return bad if axis is not None else bad[:, None]
 
-    marks = jax.tree_util.tree_map_with_path(mark, state, empty, one_head, two_heads)
-    marked = functools.reduce(jnp.logical_or, jax.tree.leaves(marks))
+    by_leaf = jax.tree_util.tree_map_with_path(marked_heads, state, empty, one_head, two_heads)
+    marked = functools.reduce(jnp.logical_or, jax.tree.leaves(by_leaf))
     replace = partial(_replace_heads, marked)
     return jax.tree.map(replace, state, empty, one_head, two_heads), marked
 
