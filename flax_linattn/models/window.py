@@ -41,7 +41,7 @@ PROJECTIONS = ("position", "shared")
 """Whether each position has its own projections, or all positions share them."""
 
 
-def window_layers(num_symbols: int, **options: Any) -> Layers:
+    """Returns the default layers of a window model, as in the paper, with width d = N.
     """Returns the default layers of a window model: those of the paper, of width d = N.
 
     Args:
