@@ -65,7 +65,7 @@ class PerceiverReader(SequenceModel):
             :class:`ObservationEmbedding`.
         num_outputs: Outputs, such as classes.
         num_latents: L.
-        reads_by: The mechanism of the latents that read, one with ``capabilities.given_queries``.
+        reads_by: The mechanism of the latents that read, one with ``capabilities.latents``.
         layers: Those among the latents, which are not causal; default ``PERCEIVER_LAYERS``.
         max_length: Maximum number of tokens of a sequence, for learned positions.
         rngs: Random number generators; "params" initializes the parameters, and "dropout", if

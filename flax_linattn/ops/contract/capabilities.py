@@ -20,8 +20,8 @@ class Capabilities:
         cross: Keys and values may have another length than the queries.
         packed: ``segment_ids`` is offered.
         learned_query: ``q`` is one learned query [H, K] instead of one query a token.
-        given_queries: In addition, ``q`` may be L queries [L, H, K], or those of each row
-            [B, L, H, K], each of which reads all tokens.
+        latents: L external queries, ``latents``, may take the place of the learned one, each of
+            which attends to all tokens.
         channelwise: Every channel attends by itself, so that V = K.
         recurrent: There is a state: ``init_state``, ``step``, ``initial_state`` and
             ``return_state`` are offered.
@@ -38,7 +38,7 @@ class Capabilities:
     cross: bool = True
     packed: bool = True
     learned_query: bool = False
-    given_queries: bool = False
+    latents: bool = False
     channelwise: bool = False
     recurrent: bool = True
     mergeable: bool = False

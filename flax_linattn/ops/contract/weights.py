@@ -10,14 +10,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from flax_linattn.ops.contract.mechanism import Mechanism
-from flax_linattn.typing import Array, Keys, LearnedQuery, Mask, Queries, SegmentIds
+from flax_linattn.typing import Array, Keys, Latents, LearnedQuery, Mask, Queries, SegmentIds
 
 
 def weights(
     mechanism: Mechanism,
-    q: Queries | LearnedQuery,
+    q: Queries | LearnedQuery | None,
     k: Keys,
     *,
+    latents: Latents | None = None,
     is_causal: bool = False,
     mask: Mask | None = None,
     query_mask: Array | None = None,
@@ -32,8 +33,9 @@ def weights(
 
     Args:
         mechanism: What ``get_mechanism`` returns.
-        q: queries [B, T, H, K], the learned query [H, K], or given ones, as in ``attend``.
+        q: Queries of shape [B, T, H, K]; the learned query [H, K]; None with ``latents``.
         k: keys [B, S, H, K].
+        latents: External queries of shape [L, H, K] or [B, L, H, K], as in ``attend``.
         is_causal: As in ``attend``, like the rest.
         mask: Boolean array of shape [B, S].
         query_mask: Boolean array of shape [B, T].
@@ -42,7 +44,7 @@ def weights(
 
     Returns:
         [B, H, T, S]; [B, H, K, T, S] where ``capabilities.channelwise``, and [B, H, V, T, S] where
-        one of its ``token_arguments`` has a number a channel of the values. Of external queries
+        one of its ``token_arguments`` has a number a channel of the values. Of latents
         [B, H, L, S], or [B, H, T, L, S] after each token where ``is_causal``.
 
     Raises:
@@ -72,6 +74,7 @@ def weights(
             q,
             k,
             jnp.broadcast_to(one_hot[None, :, None, None], shape),
+            latents=latents,
             is_causal=is_causal,
             mask=mask,
             query_mask=query_mask,
