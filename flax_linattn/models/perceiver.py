@@ -138,7 +138,9 @@ class PerceiverReader(SequenceModel):
             **parameters,
         )
         self.param_dtype = parameters.get("param_dtype", jnp.float32)
-        self.read_norm = nn.LayerNorm(layers.features, param_dtype=self.param_dtype, rngs=rngs)
+        self.read_norm = nn.make_norm(
+            layers.norm_type, layers.features, param_dtype=self.param_dtype, rngs=rngs
+        )
         self.backbone = Backbone(
             FeatureEmbedding(layers.features),
             layers,

@@ -10,6 +10,7 @@ from jaxtyping import Float
 from flax_linattn import ops
 from flax_linattn.checks import OptionError, at_least
 from flax_linattn.nn.call import Call
+from flax_linattn.nn.linear import check_options
 from flax_linattn.nn.meshes import automatic
 from flax_linattn.nn.projected import AttentionOptions, ProjectedAttention, resolve_mechanism
 from flax_linattn.ops.contract.masks import zero_padding
@@ -72,6 +73,7 @@ class LatentAttention(ProjectedAttention):
         rngs: nnx.Rngs,
         **options: Unpack[AttentionOptions],
     ) -> None:
+        check_options(self, AttentionOptions, options)
         at_least(1, num_latents=num_latents)
         mechanism = resolve_mechanism(mechanism)
         if not mechanism.capabilities.latents:

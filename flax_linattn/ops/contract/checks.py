@@ -35,11 +35,11 @@ def resolve_queries(
             and q looks like a query per token.
     """
     if latents is None:
-        if can.learned_query and getattr(q, "ndim", 2) > 2:
+        if q is not None and can.learned_query and getattr(q, "ndim", 2) > 2:
             hint = "pass external queries [L, H, K] or [B, L, H, K] as latents, or " * can.latents
             raise ValueError(
                 f"{name!r} expects q as [H, K], one learned query for all tokens, got shape "
-                f"{np.shape(q)}; {hint}choose a mechanism with a query per token, such as softmax."
+                f"{q.shape}; {hint}choose a mechanism with a query per token, such as softmax."
             )
         return q
     if not can.latents:

@@ -134,10 +134,12 @@ def test_step(change: dict[str, Any], error: type[Exception], message: str) -> N
 
 
 def test_aaren_has_one_learned_query() -> None:
-    message = "'aaren' expects q as [H, K], one learned query for all tokens, got shape (2, 4, 3, 5)"
+    message = (
+        "'aaren' expects q as [H, K], one learned query for all tokens, got shape (2, 4, 3, 5)"
+    )
     with pytest.raises(ValueError, match=re.escape(message)):
         AAREN.attend(Q, KEYS, VALUES)
-    with pytest.raises(ValueError, match="pass external queries .* as latents, or choose"):
+    with pytest.raises(ValueError, match=r"pass external queries .* as latents, or choose"):
         AAREN.attend(Q[0], KEYS, VALUES)
     with pytest.raises(ValueError, match="agree in heads and key dimension"):
         AAREN.attend(Q[0, 0, :2], KEYS, VALUES)
