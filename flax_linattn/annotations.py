@@ -10,7 +10,7 @@ from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
 
-from flax_linattn.checks import choice, quote
+from flax_linattn.checks import check_choice, quote
 
 
 def type_hints(kind: type) -> Mapping[str, Any]:
@@ -56,7 +56,7 @@ def check_fields(part: Any) -> None:
     """Raises ValueError for options outside their choices, TypeError for wrong types."""
     for name, hint in type_hints(type(part)).items():
         if annotation_origin(hint) is Literal:
-            choice(get_args(hint), **{name: getattr(part, name)})
+            check_choice(get_args(hint), **{name: getattr(part, name)})
         check_type(hint, **{name: getattr(part, name)})
 
 

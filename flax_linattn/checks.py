@@ -41,13 +41,13 @@ class OptionError(ValueError):
         self.values = values
 
 
-def at_least(minimum: int, maximum: int = MAX_INTEGER, /, **numbers: int | None) -> None:
+def check_integers(minimum: int, maximum: int = MAX_INTEGER, /, **numbers: int | None) -> None:
     """Refuses numbers that are not integers in a range; accepts None for "not given".
 
     The default maximum prevents a typing error from costing memory or hours.
 
     Example:
-        >>> at_least(1, chunk_size=0)
+        >>> check_integers(1, chunk_size=0)
         Traceback (most recent call last):
         ...
         flax_linattn.checks.OptionError: chunk_size must be at least 1, got 0.
@@ -63,11 +63,11 @@ def at_least(minimum: int, maximum: int = MAX_INTEGER, /, **numbers: int | None)
             raise OptionError(f"{name} must be at most {maximum}, got {quote(value)}.", name)
 
 
-def positive(**numbers: float) -> None:
+def check_positive(**numbers: float) -> None:
     """Refuses zero, negative numbers and NaN.
 
     Example:
-        >>> positive(learning_rate=0.0)
+        >>> check_positive(learning_rate=0.0)
         Traceback (most recent call last):
         ...
         flax_linattn.checks.OptionError: learning_rate must be positive, got 0.0.
@@ -77,11 +77,11 @@ def positive(**numbers: float) -> None:
             raise OptionError(f"{name} must be positive, got {value}.", name)
 
 
-def rate(**numbers: float) -> None:
+def check_rate(**numbers: float) -> None:
     """Refuses dropout rates outside [0, 1).
 
     Example:
-        >>> rate(dropout_rate=1.0)
+        >>> check_rate(dropout_rate=1.0)
         Traceback (most recent call last):
         ...
         flax_linattn.checks.OptionError: dropout_rate must be in [0, 1), got 1.0.
@@ -91,11 +91,11 @@ def rate(**numbers: float) -> None:
             raise OptionError(f"{name} must be in [0, 1), got {value}.", name)
 
 
-def choice(choices: Iterable[str], **values: str) -> None:
+def check_choice(choices: Iterable[str], **values: str) -> None:
     """Refuses values that are not among the choices, and names the nearest choice.
 
     Example:
-        >>> choice(["gelu", "relu"], unit="glu")
+        >>> check_choice(["gelu", "relu"], unit="glu")
         Traceback (most recent call last):
         ...
         flax_linattn.checks.OptionError: unit must be one of gelu, relu, got 'glu'; did you mean...
@@ -110,11 +110,11 @@ def choice(choices: Iterable[str], **values: str) -> None:
             )
 
 
-def array(layout: str, **arrays: Any) -> None:
+def check_array(layout: str, **arrays: Any) -> None:
     """Refuses values that are not arrays, such as lists, and names the axes of the layout.
 
     Example:
-        >>> array("[B, T, C]", x=[[1.0]])
+        >>> check_array("[B, T, C]", x=[[1.0]])
         Traceback (most recent call last):
         ...
         TypeError: expected x as an array [B, T, C], got list; convert it with jnp.asarray.

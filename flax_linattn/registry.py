@@ -7,7 +7,7 @@ import importlib
 import importlib.metadata
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from flax_linattn.checks import choice
+from flax_linattn.checks import check_choice
 
 if TYPE_CHECKING:
     from flax_linattn.tasks.task import Task
@@ -89,7 +89,7 @@ def get_task(name: str) -> Task[Any, Any, Any]:
         >>> get_task("forecast").Config.__name__
         'ForecastConfig'
     """
-    choice(list_tasks(), task=name)
+    check_choice(list_tasks(), task=name)
     target = TASKS[name].target
     module, _, attribute = target.partition(":")
     try:

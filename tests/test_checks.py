@@ -16,9 +16,9 @@ def test_an_option_error_keeps_its_options_between_processes():
 
 @pytest.mark.parametrize(
     ("check", "values"),
-    [(lambda **x: checks.at_least(1, **x), (2, 0)), (checks.positive, (1.0, 0.0)),
-     (checks.rate, (0.5, 1.0))],
-    ids=["at_least", "positive", "rate"],
+    [(lambda **x: checks.check_integers(1, **x), (2, 0)), (checks.check_positive, (1.0, 0.0)),
+     (checks.check_rate, (0.5, 1.0))],
+    ids=["integers", "positive", "rate"],
 )  # fmt: skip
 def test_checks_name_the_option(check, values):
     good, bad = values
@@ -35,7 +35,7 @@ def test_checks_name_the_option(check, values):
 def test_what_is_no_such_number_is_told_in_a_line(value, error):
     """Not by Python's own words on numbers of thousands of digits, nor at full length."""
     with pytest.raises(error, match=r"^second must be ") as caught:
-        checks.at_least(1, first=1, second=value)
+        checks.check_integers(1, first=1, second=value)
     assert len(str(caught.value)) < 100
 
 

@@ -22,7 +22,7 @@ import numpy as np
 
 from experiments.offline_rl.policies import Noisy, RandomPolicy, SwingUp
 from experiments.offline_rl.weights import read_policy
-from flax_linattn.checks import OptionError, at_least, quote
+from flax_linattn.checks import OptionError, check_integers, quote
 from flax_linattn.control import Agent, action_bounds, make_environments, max_episode_steps, play
 from flax_linattn.data.episodes import (
     Episodes,
@@ -78,8 +78,8 @@ def collect(
     if (num_steps is None) == (num_episodes is None):
         message = "give either the number of steps or the number of episodes."
         raise OptionError(message, "num_steps", "num_episodes")
-    at_least(1, num_steps=num_steps, num_episodes=num_episodes)
-    at_least(0, seed=seed)
+    check_integers(1, num_steps=num_steps, num_episodes=num_episodes)
+    check_integers(0, seed=seed)
     check_episode_file(path)
     if path.exists():
         raise OptionError(f"{path} exists already; give another file, or remove it.", "path")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from flax_linattn.checks import MAX_SEED, OptionError, at_least
+from flax_linattn.checks import MAX_SEED, OptionError, check_integers
 from flax_linattn.control import Agent, SamplingAgent
 
 Floats, Flags = NDArray[np.float32], NDArray[np.bool_]
@@ -134,7 +134,7 @@ class _EpisodeGenerators:
     """Random generators, one for each row, recreated for each episode from its seed."""
 
     def __init__(self, seed: int) -> None:
-        at_least(0, MAX_SEED, seed=seed)
+        check_integers(0, MAX_SEED, seed=seed)
         self._seed = seed
         self._seeds: dict[int, int] = {}
         self._next_seed = 0

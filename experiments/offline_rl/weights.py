@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from experiments.offline_rl.policies import Flags, Floats
-from flax_linattn.checks import at_least, itemize, quote
+from flax_linattn.checks import check_integers, itemize, quote
 from flax_linattn.data.errors import DataFormatError
 from flax_linattn.data.files.arrays import read_arrays
 from flax_linattn.safe_npz import NpzFile
@@ -150,7 +150,7 @@ def read_policy(path: str | Path, *, max_steps: int = 1000) -> NetworkPolicy:
         >>> policy.act(np.array([[3.0, 0.5]], np.float32), one, one.astype(bool))
         array([[2.5]], dtype=float32)
     """
-    at_least(1, max_steps=max_steps)
+    check_integers(1, max_steps=max_steps)
     path = Path(path)
     arrays = read_arrays(path, _KEYS)
     with open(path, "rb") as file:

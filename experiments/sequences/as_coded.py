@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 
 from flax_linattn import ops
-from flax_linattn.checks import choice
+from flax_linattn.checks import check_choice
 from flax_linattn.ops.contract.capabilities import Capabilities, LearnedParameter
 from flax_linattn.ops.engine.stateless import Sequences
 from flax_linattn.typing import Array, Keys, Outputs, Parameters, Queries, Values, Visible
@@ -175,7 +175,7 @@ class AsCoded(ops.StatelessMechanism):
     is_half: bool = True
 
     def __post_init__(self) -> None:
-        choice(STAGES, stage=self.stage)
+        check_choice(STAGES, stage=self.stage)
 
     def learned_parameters(self, num_heads: int, key_dim: int) -> dict[str, LearnedParameter]:
         if self.stage == "plain":

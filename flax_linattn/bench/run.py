@@ -17,7 +17,7 @@ from flax_linattn.bench.comparisons import Comparison, comparisons, gated_compar
 from flax_linattn.bench.journal import Journal
 from flax_linattn.bench.provenance import provenance
 from flax_linattn.bench.ratios import Rows, find_regressions, ratios
-from flax_linattn.checks import OptionError, at_least
+from flax_linattn.checks import OptionError, check_integers
 
 MEMORY_LIMIT = {"cpu": 4e9}
 """Maximum temporary bytes of a program that is run, by platform; else 40 GB."""
@@ -66,7 +66,7 @@ class BenchOptions:
 
     def check(self) -> None:
         """Checks that numbers are in range, and that the output does not overwrite ``against``."""
-        at_least(1, rounds=self.rounds, repeats=self.repeats)
+        check_integers(1, rounds=self.rounds, repeats=self.repeats)
         for name in ("lengths", "curve_lengths"):
             if min(getattr(self, name), default=1) < 1:
                 raise OptionError(f"{name} must be at least 1, got {getattr(self, name)}.", name)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from flax_linattn.checks import OptionError, at_least
+from flax_linattn.checks import OptionError, check_integers
 from flax_linattn.control import Agent, check_rendering, make_environments, play, save_animation
 from flax_linattn.data.episodes import (
     Episodes,
@@ -58,7 +58,7 @@ def rollout(
     from flax_linattn import tasks
     from flax_linattn.tasks.protocols import Acting
 
-    at_least(1, episodes=episodes, num_envs=num_envs)
+    check_integers(1, episodes=episodes, num_envs=num_envs)
     if out is not None:
         check_episode_file(out)
     if gif is not None and gif.suffix != ".gif":

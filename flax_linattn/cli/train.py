@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from flax_linattn import training
-from flax_linattn.checks import OptionError, choice
+from flax_linattn.checks import OptionError, check_choice
 from flax_linattn.cli import flags
 from flax_linattn.cli.runs import print_report
 from flax_linattn.registry import TASKS, get_task
@@ -219,7 +219,7 @@ def _defaults(task: Task[Any, Any, Any], start: Start) -> Config:
         return config
     if not task.presets:
         raise OptionError(f"the task {task.name!r} has no presets; remove --preset.", "preset")
-    choice(task.presets, preset=start.preset)
+    check_choice(task.presets, preset=start.preset)
     preset: Config = task.presets[start.preset](config)
     return preset
 

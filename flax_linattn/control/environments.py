@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flax_linattn.checks import OptionError, at_least, import_extra
+from flax_linattn.checks import OptionError, check_integers, import_extra
 
 if TYPE_CHECKING:
     from gymnasium.vector import VectorEnv
@@ -114,8 +114,8 @@ def make_environments(
         >>> max_episode_steps(environments), rewards.shape, truncated
         (200, (2,), array([False, False]))
     """
-    at_least(1, num_envs=num_envs)
-    at_least(1, observation_dim=observation_dim)
+    check_integers(1, num_envs=num_envs)
+    check_integers(1, observation_dim=observation_dim)
     gymnasium = import_extra("gymnasium", MISSING)
     name = _import_package(env_id, allow_import)
     spec = _find(name, gymnasium.registry)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from flax_linattn.checks import at_least
+from flax_linattn.checks import check_integers
 from flax_linattn.control.environments import action_bounds
 from flax_linattn.data.episodes import Episodes
 
@@ -101,7 +101,7 @@ def play(
     """
     if not len(seeds):
         raise ValueError("play needs at least one seed, got none.")
-    at_least(0, seed=min(seeds))
+    check_integers(0, seed=min(seeds))
     env_id = environments.spec.id if environments.spec is not None else None
     reset: Any = environments.reset  # its annotation has a single seed
     rows = environments.num_envs

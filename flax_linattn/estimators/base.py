@@ -12,7 +12,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from flax_linattn.checks import OptionError, at_least, choice, quote
+from flax_linattn.checks import OptionError, check_choice, check_integers, quote
 from flax_linattn.tasks.init_run import InitRun
 from flax_linattn.tasks.spec import Run
 from flax_linattn.tasks.task import Task
@@ -61,7 +61,7 @@ class Estimator:
             ValueError: There is no parameter of that name.
         """
         for name in params:
-            choice(_defaults(self), parameter=name)
+            check_choice(_defaults(self), parameter=name)
         for name, value in params.items():
             setattr(self, name, value)
         return self
@@ -193,5 +193,5 @@ def make_seed(random_state: Any) -> int:
     generate = getattr(source, "integers", None) or getattr(source, "randint", None)
     if generate is not None:
         return int(generate(MAX_SEED))
-    at_least(0, MAX_SEED, random_state=random_state)
+    check_integers(0, MAX_SEED, random_state=random_state)
     return int(random_state)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flax_linattn import data
-from flax_linattn.checks import OptionError, at_least, itemize
+from flax_linattn.checks import OptionError, check_integers, itemize
 from flax_linattn.data.series.frames import NIXTLA_ID
 from flax_linattn.data.tables.cells import join_cells, split_cells
 from flax_linattn.data.tables.dialect import Dialect
@@ -135,8 +135,8 @@ class Forecaster(Estimator):
             TypeError: A parameter has another type, X is no array and no frame, or holds objects
                 that are no numbers.
         """
-        at_least(1, horizon=self.horizon)
-        at_least(0, context_length=self.context_length)
+        check_integers(1, horizon=self.horizon)
+        check_integers(0, context_length=self.context_length)
         task: Any = get_task("forecast")
         given = self._run_options(task)
         written = {field.name for field in dataclasses.fields(Dialect)} & given.keys()

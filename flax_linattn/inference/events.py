@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Float, Int
 
-from flax_linattn.checks import at_least
+from flax_linattn.checks import check_integers
 from flax_linattn.inference.generate import row_keys
 from flax_linattn.inference.model import StreamingModel, check_model
 from flax_linattn.inference.programs import compile_once, step
@@ -99,7 +99,7 @@ def sample_events(
             "expected an event model with the methods next_event and observation, got "
             f"{type(model).__name__}; see models.EventForecaster."
         )
-    at_least(1, num_events=num_events)
+    check_integers(1, num_events=num_events)
     keys = row_keys(key, x.shape[0])
     if waited is None:
         waited = jnp.full(x.shape[:1], -jnp.inf, jnp.float32)

@@ -11,7 +11,7 @@ import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 from jaxtyping import Float, Int
 
-from flax_linattn.checks import at_least
+from flax_linattn.checks import check_integers
 from flax_linattn.inference.model import StreamingModel, check_model
 from flax_linattn.inference.prefill import check_capacity, check_prompt, prefill_state
 from flax_linattn.inference.programs import compile_once, step
@@ -111,7 +111,7 @@ def generate(
     prompt, mask = check_prompt(prompt, mask, chunk_size)
     if not jnp.issubdtype(prompt.dtype, jnp.integer) or prompt.ndim != 2:
         raise TypeError(f"expected prompt as integers [B, T], got {prompt.dtype} {prompt.shape}.")
-    at_least(1, max_new_tokens=max_new_tokens, top_k=top_k)
+    check_integers(1, max_new_tokens=max_new_tokens, top_k=top_k)
     if key is None and not (temperature is None and top_k is None):
         raise ValueError(
             "temperature and top_k need a key to sample tokens; pass key=jax.random.key(seed)."

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike, DTypeLike
 
-from flax_linattn.checks import at_least
+from flax_linattn.checks import check_integers
 from flax_linattn.inference.model import StreamingModel, check_model, resolve_state
 from flax_linattn.inference.programs import call_with_state, compile_once
 from flax_linattn.inference.state import check_rows
@@ -166,5 +166,5 @@ def check_prompt(
     x = jnp.asarray(x)
     if x.ndim < 2 or x.shape[1] == 0:
         raise ValueError(f"expected x as [B, T, ...] with T at least 1, got shape {x.shape}.")
-    at_least(1, chunk_size=chunk_size)
+    check_integers(1, chunk_size=chunk_size)
     return x, None if mask is None else check_rows("mask", mask, *x.shape[:2])

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
-from flax_linattn.checks import at_least
+from flax_linattn.checks import check_integers
 from flax_linattn.inference.model import StreamingModel, check_model, resolve_state
 from flax_linattn.inference.prefill import check_prompt
 from flax_linattn.inference.programs import compile_once, step
@@ -156,7 +156,7 @@ def rollout(
         ((2, 5, 4), [14, 14])
     """
     check_model(model)
-    at_least(0, num_steps=num_steps)
+    check_integers(0, num_steps=num_steps)
     x = jnp.asarray(x)
     if x.ndim == 0:
         raise ValueError("expected x as [B, ...], one observation per row, got a number.")

@@ -14,7 +14,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Int
 
 from flax_linattn import nn, ops
-from flax_linattn.checks import OptionError, choice
+from flax_linattn.checks import OptionError, check_choice
 from flax_linattn.models.embedding import Embedding, ObservationEmbedding
 from flax_linattn.models.layers import REMAT, Layers, sized
 from flax_linattn.models.sequence_model import SequenceModel, check_state
@@ -369,7 +369,7 @@ def split_embedding_options(
     parameter_names = nn.ParameterOptions.__annotations__
     names = [*(field.name for field in dataclasses.fields(Layers)), *EMBEDDING_OPTIONS]
     for name in options:
-        choice([*names, *parameter_names], option=name)
+        check_choice([*names, *parameter_names], option=name)
     embedding = {name: value for name, value in options.items() if name in EMBEDDING_OPTIONS}
     parameters = {name: value for name, value in options.items() if name in parameter_names}
     return embedding, cast(nn.ParameterOptions, parameters)

@@ -10,7 +10,7 @@ from flax import nnx
 from jaxtyping import Float
 
 from flax_linattn import nn, ops
-from flax_linattn.checks import OptionError, at_least
+from flax_linattn.checks import OptionError, check_integers
 from flax_linattn.models.layers import Layers, sized
 from flax_linattn.nn.meshes import automatic
 from flax_linattn.typing import Array
@@ -79,7 +79,7 @@ class ChannelMixing(nnx.Module):
         rngs: nnx.Rngs,
         **parameters: Unpack[nn.ParameterOptions],
     ) -> None:
-        at_least(1, num_channels=num_channels)
+        check_integers(1, num_channels=num_channels)
         resolved = check_channel_mechanism(mechanism)
         self.mechanism = mechanism
         param_dtype = parameters.get("param_dtype", jnp.float32)

@@ -9,7 +9,7 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Float
 
-from flax_linattn.checks import OptionError, at_least, choice
+from flax_linattn.checks import OptionError, check_choice, check_integers
 from flax_linattn.models import pooling as poolings
 from flax_linattn.models.backbone import Backbone, BackboneState
 from flax_linattn.models.head import Head, resolve_backbone
@@ -109,9 +109,9 @@ class SequenceClassifier(Head):
         rngs: nnx.Rngs,
         **options: Any,
     ) -> None:
-        choice((*poolings.POOLINGS, poolings.CLASS_TOKEN), pooling=pooling)
-        choice(HEAD_ACTIVATIONS, head_activation=head_activation)
-        at_least(1, num_classes=num_classes)
+        check_choice((*poolings.POOLINGS, poolings.CLASS_TOKEN), pooling=pooling)
+        check_choice(HEAD_ACTIVATIONS, head_activation=head_activation)
+        check_integers(1, num_classes=num_classes)
         if isinstance(backbone, Backbone):
             max_length = backbone.max_length if max_length is None else max_length
         else:

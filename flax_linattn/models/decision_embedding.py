@@ -11,7 +11,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Float
 
 from flax_linattn import nn
-from flax_linattn.checks import at_least
+from flax_linattn.checks import check_integers
 from flax_linattn.models.embedding import PositionName, add_positions, make_position
 from flax_linattn.nn.linear import linear
 from flax_linattn.nn.meshes import automatic
@@ -101,8 +101,8 @@ class DecisionEmbedding(nnx.Module):
         bias_init: nnx.Initializer | None = None,
         rngs: nnx.Rngs,
     ) -> None:
-        at_least(1, observation_dim=observation_dim, action_dim=action_dim, features=features)
-        at_least(1, max_length=max_length)
+        check_integers(1, observation_dim=observation_dim, action_dim=action_dim, features=features)
+        check_integers(1, max_length=max_length)
         self.observation_dim, self.action_dim = int(observation_dim), int(action_dim)
         layer = partial(
             linear,

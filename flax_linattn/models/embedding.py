@@ -21,7 +21,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Int
 
 from flax_linattn import nn
-from flax_linattn.checks import OptionError, at_least, choice
+from flax_linattn.checks import OptionError, check_choice, check_integers
 from flax_linattn.nn.meshes import automatic
 from flax_linattn.nn.tokens import check_tokens
 from flax_linattn.ops.contract.masks import Segments, zero_padding
@@ -295,8 +295,8 @@ class ObservationEmbedding(ConvolvedEmbedding):
         kernel_init: nnx.Initializer | None = None,
         rngs: nnx.Rngs,
     ) -> None:
-        at_least(1, num_channels=num_channels, features=features)
-        at_least(0, num_covariates=num_covariates)
+        check_integers(1, num_channels=num_channels, features=features)
+        check_integers(0, num_covariates=num_covariates)
         self.features, self.num_channels, self.num_covariates = (
             features,
             num_channels,
@@ -356,7 +356,7 @@ class TokenTable(PointwiseEmbedding):
         embedding_init: nnx.Initializer,
         rngs: nnx.Rngs,
     ) -> None:
-        at_least(1, num_tokens=num_tokens, features=features)
+        check_integers(1, num_tokens=num_tokens, features=features)
         self.features, self.num_tokens, self.dtype = features, int(num_tokens), dtype
         self.observation_shape = ()
         self.table = nnx.Param(embedding_init(rngs.params(), (num_tokens, features), param_dtype))
@@ -453,7 +453,7 @@ class OneHotEmbedding(PointwiseEmbedding):
     option_names = ("num_tokens",)
 
     def __init__(self, num_tokens: int, *, rngs: nnx.Rngs | None = None) -> None:
-        at_least(1, num_tokens=num_tokens)
+        check_integers(1, num_tokens=num_tokens)
         self.num_tokens = self.features = int(num_tokens)
         self.observation_shape = ()
 
@@ -484,7 +484,7 @@ class FeatureEmbedding(PointwiseEmbedding):
     option_names = ("features",)
 
     def __init__(self, features: int, *, rngs: nnx.Rngs | None = None) -> None:
-        at_least(1, features=features)
+        check_integers(1, features=features)
         self.features = features
         self.observation_shape = (features,)
 
@@ -496,7 +496,7 @@ def make_position(
     position: PositionName, features: int, max_length: int | None, rngs: nnx.Rngs
 ) -> nn.SinusoidalPosition | nn.LearnedPosition | None:
     """Makes the position embedding of this name; None for "none"."""
-    choice(POSITIONS, position=position)
+    check_choice(POSITIONS, position=position)
     if position == "none":
         return None
     if position == "sinusoidal":

@@ -10,7 +10,7 @@ from flax import nnx
 from jaxtyping import Float, Int
 
 from flax_linattn import nn
-from flax_linattn.checks import OptionError, at_least
+from flax_linattn.checks import OptionError, check_integers
 from flax_linattn.models.embedding import ObservationEmbedding
 from flax_linattn.models.forecaster import FORECASTER_LAYERS, check_targets
 from flax_linattn.models.layers import MAX_LAYERS, Layers, check_causal, sized
@@ -108,9 +108,9 @@ class EncoderDecoder(nnx.Module):
         rngs: nnx.Rngs,
         **options: Any,
     ) -> None:
-        at_least(1, num_channels=num_channels, horizon=horizon, label_length=label_length)
-        at_least(1, MAX_LAYERS, num_decoder_layers=num_decoder_layers)
-        at_least(0, num_covariates=num_covariates)
+        check_integers(1, num_channels=num_channels, horizon=horizon, label_length=label_length)
+        check_integers(1, MAX_LAYERS, num_decoder_layers=num_decoder_layers)
+        check_integers(0, num_covariates=num_covariates)
         layers, unknown = layers.take(options)
         for name in unknown:
             raise OptionError(

@@ -11,7 +11,7 @@ from flax import nnx
 from jax.typing import DTypeLike
 
 from flax_linattn import nn
-from flax_linattn.checks import OptionError, at_least
+from flax_linattn.checks import OptionError, check_integers
 from flax_linattn.models.embedding import (
     EMBEDDING_INIT,
     ConvolvedEmbedding,
@@ -118,8 +118,8 @@ class EventEmbedding(ConvolvedEmbedding):
         kernel_init: nnx.Initializer | None = None,
         rngs: nnx.Rngs,
     ) -> None:
-        at_least(1, features=features)
-        at_least(1, MAX_EVENT_TYPE - 1, num_event_types=num_event_types)
+        check_integers(1, features=features)
+        check_integers(1, MAX_EVENT_TYPE - 1, num_event_types=num_event_types)
         for name, value in (("spread", spread), *(("periods", period) for period in periods)):
             if not 0 < value < math.inf:
                 raise OptionError(f"{name} must be positive and finite, got {value}.", name)

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Float
 
-from flax_linattn.checks import at_least
+from flax_linattn.checks import check_integers
 from flax_linattn.models.backbone import Backbone
 from flax_linattn.models.embedding import PositionName
 from flax_linattn.models.event_embedding import EventColumns, EventEmbedding
@@ -108,7 +108,7 @@ class EventForecaster(Head):
         rngs: nnx.Rngs,
         **options: Any,
     ) -> None:
-        at_least(1, 1024, num_components=num_components)
+        check_integers(1, 1024, num_components=num_components)
         if not isinstance(backbone, Backbone):
             layers, options = (layers or EVENT_LAYERS).take(options)
             check_causal(layers)

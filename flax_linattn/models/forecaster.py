@@ -11,7 +11,7 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Float, Int
 
-from flax_linattn.checks import OptionError, at_least
+from flax_linattn.checks import OptionError, check_integers
 from flax_linattn.models.backbone import Backbone, BackboneState
 from flax_linattn.models.embedding import ObservationEmbedding
 from flax_linattn.models.head import Head, resolve_backbone
@@ -160,12 +160,12 @@ class Forecaster(SeriesHead):
         rngs: nnx.Rngs,
         **options: Any,
     ) -> None:
-        at_least(1, horizon=horizon)
-        at_least(0, num_covariates=num_covariates)
+        check_integers(1, horizon=horizon)
+        check_integers(0, num_covariates=num_covariates)
         if memory is not None and not memory > 0:
             raise OptionError(f"memory must be above 0, or None, got {memory}.", "memory")
         if not isinstance(backbone, Backbone):
-            at_least(1, num_channels=backbone)
+            check_integers(1, num_channels=backbone)
             layers, options = (layers or FORECASTER_LAYERS).take(options)
             check_causal(layers)
             backbone = int(backbone) + num_covariates

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from flax_linattn import nn
-from flax_linattn.checks import OptionError, choice
+from flax_linattn.checks import OptionError, check_choice
 from flax_linattn.models.backbone import Backbone, BackboneState
 from flax_linattn.models.embedding import Embedding
 from flax_linattn.models.layers import Layers
@@ -95,7 +95,7 @@ def split_options(
 ) -> tuple[Layers, dict[str, Any], dict[str, Any]]:
     """Splits keyword arguments into layers, parameter options, and options of the head's layer."""
     for name in options:
-        choice((*Layers.__annotations__, *nn.ParameterOptions.__annotations__), option=name)
+        check_choice((*Layers.__annotations__, *nn.ParameterOptions.__annotations__), option=name)
     layers, parameters = layers.take(options)
     return layers, parameters, head_options(parameters)
 

@@ -10,7 +10,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Float
 
 from flax_linattn import nn
-from flax_linattn.checks import choice
+from flax_linattn.checks import check_choice
 from flax_linattn.models.backbone import Backbone
 from flax_linattn.models.classifier import SequenceClassifier
 from flax_linattn.models.embedding import (
@@ -51,7 +51,7 @@ def vit_layers(size: Literal["ti", "s"] = "ti", **others: Any) -> Layers:
         >>> layers.num_layers, layers.features, layers.num_heads, layers.norm
         (12, 384, 6, 'pre')
     """
-    choice(VIT_SIZES, size=size)
+    check_choice(VIT_SIZES, size=size)
     features, num_heads = VIT_SIZES[size]
     options: dict[str, Any] = {
         "features": features,
@@ -118,10 +118,10 @@ class ImageClassifier(nnx.Module):
         rngs: nnx.Rngs,
         **options: Any,
     ) -> None:
-        choice(IMAGE_POOLINGS, pooling=pooling)
-        choice(nn.patches.PATCH_EMBEDDINGS, embedding=embedding)
+        check_choice(IMAGE_POOLINGS, pooling=pooling)
+        check_choice(nn.patches.PATCH_EMBEDDINGS, embedding=embedding)
         for name in options:
-            choice(Layers.__annotations__, option=name)
+            check_choice(Layers.__annotations__, option=name)
         layers, _ = (layers or vit_layers()).take(options)
         self.patches = nn.PatchEmbedding(
             image_size,

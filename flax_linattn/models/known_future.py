@@ -7,7 +7,7 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Float
 
-from flax_linattn.checks import at_least
+from flax_linattn.checks import check_integers
 from flax_linattn.nn.linear import linear
 from flax_linattn.typing import Array
 
@@ -46,7 +46,7 @@ class KnownFuture(nnx.Module):
         param_dtype: DTypeLike = jnp.float32,
         rngs: nnx.Rngs,
     ) -> None:
-        at_least(1, num_inputs=num_inputs, num_targets=num_targets)
+        check_integers(1, num_inputs=num_inputs, num_targets=num_targets)
         self.expand = linear(2 * num_inputs, HIDDEN, param_dtype=param_dtype, rngs=rngs)
         self.contract = linear(
             HIDDEN,

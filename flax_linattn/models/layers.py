@@ -13,7 +13,13 @@ from jax.typing import DTypeLike
 
 from flax_linattn import nn, ops
 from flax_linattn.annotations import check_type, type_hints
-from flax_linattn.checks import OptionError, at_least, choice, positive, rate
+from flax_linattn.checks import (
+    OptionError,
+    check_choice,
+    check_integers,
+    check_positive,
+    check_rate,
+)
 from flax_linattn.nn.block import check_norm
 from flax_linattn.nn.feed_forward import ACTIVATIONS, GATED_ACTIVATIONS
 from flax_linattn.nn.norm import NORM_TYPES
@@ -100,21 +106,21 @@ class Layers:
         for field in dataclasses.fields(self):
             if get_origin(hints[field.name]) is not Literal:  # which say it better below
                 check_type(hints[field.name], **{field.name: getattr(self, field.name)})
-        at_least(1, MAX_FEATURES, features=self.features, num_heads=self.num_heads)
-        at_least(1, 8 * MAX_FEATURES, hidden_features=self.hidden_features)
-        at_least(1, MAX_LAYERS, num_layers=self.num_layers)
-        rate(dropout_rate=self.dropout_rate)
-        rate(drop_path_rate=self.drop_path_rate)
+        check_integers(1, MAX_FEATURES, features=self.features, num_heads=self.num_heads)
+        check_integers(1, 8 * MAX_FEATURES, hidden_features=self.hidden_features)
+        check_integers(1, MAX_LAYERS, num_layers=self.num_layers)
+        check_rate(dropout_rate=self.dropout_rate)
+        check_rate(drop_path_rate=self.drop_path_rate)
         if self.layer_scale is not None:
-            positive(layer_scale=self.layer_scale)
-        positive(residual_scale=self.residual_scale)
+            check_positive(layer_scale=self.layer_scale)
+        check_positive(residual_scale=self.residual_scale)
         check_norm(self.norm)
-        choice(NORM_TYPES, norm_type=self.norm_type)
-        choice((*ACTIVATIONS, *GATED_ACTIVATIONS), activation=self.activation)
-        choice(("none", *REMAT), remat=self.remat)
+        check_choice(NORM_TYPES, norm_type=self.norm_type)
+        check_choice((*ACTIVATIONS, *GATED_ACTIVATIONS), activation=self.activation)
+        check_choice(("none", *REMAT), remat=self.remat)
         given: Any = self.dtype
         name = "float32" if given is None else jnp.dtype(given).name
-        choice(get_args(DTypeName), dtype=name)
+        check_choice(get_args(DTypeName), dtype=name)
         object.__setattr__(self, "dtype", name)
         if isinstance(self.mechanism, (list, tuple)):
             names = tuple(self.mechanism)

@@ -14,7 +14,7 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Float, Int
 
-from flax_linattn.checks import OptionError, at_least, choice
+from flax_linattn.checks import OptionError, check_choice, check_integers
 from flax_linattn.models.backbone import Backbone, BackboneState
 from flax_linattn.models.channel_mixing import ChannelMixing
 from flax_linattn.models.correction import Correction
@@ -167,11 +167,11 @@ class PatchForecaster(SeriesHead):
         rngs: nnx.Rngs,
         **options: Any,
     ) -> None:
-        at_least(1, num_channels=num_channels, horizon=horizon, patch_length=patch_length)
-        at_least(1, max_length=max_length)
-        at_least(0, context=context)
-        at_least(num_channels if missing else 0, num_covariates=num_covariates)
-        choice(("sinusoidal", "none"), position=position)
+        check_integers(1, num_channels=num_channels, horizon=horizon, patch_length=patch_length)
+        check_integers(1, max_length=max_length)
+        check_integers(0, context=context)
+        check_integers(num_channels if missing else 0, num_covariates=num_covariates)
+        check_choice(("sinusoidal", "none"), position=position)
         if memory is not None and not memory > 0:
             raise OptionError(f"memory must be above 0, or None, got {memory}.", "memory")
         layers, options, head_parameters = split_options(layers or PATCH_LAYERS, options)

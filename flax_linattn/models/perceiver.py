@@ -10,7 +10,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Float, Int
 
 from flax_linattn import nn, ops
-from flax_linattn.checks import OptionError, at_least
+from flax_linattn.checks import OptionError, check_integers
 from flax_linattn.models.backbone import Backbone, resolve_embedding, split_embedding_options
 from flax_linattn.models.embedding import Embedding, FeatureEmbedding
 from flax_linattn.models.head import head_options
@@ -109,7 +109,7 @@ class PerceiverReader(SequenceModel):
         rngs: nnx.Rngs,
         **options: Any,
     ) -> None:
-        at_least(1, num_outputs=num_outputs, num_latents=num_latents)
+        check_integers(1, num_outputs=num_outputs, num_latents=num_latents)
         layers, options = (layers or PERCEIVER_LAYERS).take(options)
         if layers.rotary:
             raise OptionError("latents have no positions; remove rotary.", "rotary")

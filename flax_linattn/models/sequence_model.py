@@ -11,7 +11,7 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Int
 
-from flax_linattn.checks import array
+from flax_linattn.checks import check_array
 from flax_linattn.nn.call import Call
 from flax_linattn.nn.meshes import automatic
 from flax_linattn.ops.contract.checks import check_mask, check_segments
@@ -207,7 +207,7 @@ class SequenceModel(nnx.Module, abc.ABC):
 
     def _check_shape(self, x: Array, *leading: str) -> None:
         layout = f"[{', '.join(map(str, (*leading, *self.observation_shape)))}]"
-        array(layout, observations=x)
+        check_array(layout, observations=x)
         given = x.shape[: len(leading)], x.shape[len(leading) :]
         if len(given[0]) < len(leading) or given[1] != self.observation_shape or 0 in given[0][1:]:
             raise ValueError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flax_linattn.checks import choice
+from flax_linattn.checks import check_choice
 from flax_linattn.models.layers import Layers
 
 
@@ -41,5 +41,5 @@ def get_size(name: str) -> Layers:
         >>> from flax_linattn import models
         >>> backbone = models.Backbone(12, get_size("tslib-classification"), rngs=nnx.Rngs(0))
     """
-    choice(SIZES, size=name)
+    check_choice(SIZES, size=name)
     return SIZES[name]

@@ -23,7 +23,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Int
 
 from flax_linattn import nn
-from flax_linattn.checks import at_least, choice
+from flax_linattn.checks import check_choice, check_integers
 from flax_linattn.models.backbone import Backbone
 from flax_linattn.models.embedding import OneHotEmbedding
 from flax_linattn.models.head import Head, split_options
@@ -137,10 +137,10 @@ class WindowModel(Head):
         rngs: nnx.Rngs,
         **options: Any,
     ) -> None:
-        at_least(2, num_symbols=num_symbols)
-        at_least(1, context=context)
-        choice(READOUTS, readout=readout)
-        choice(PROJECTIONS, projections=projections)
+        check_integers(2, num_symbols=num_symbols)
+        check_integers(1, context=context)
+        check_choice(READOUTS, readout=readout)
+        check_choice(PROJECTIONS, projections=projections)
         num_symbols, context = int(num_symbols), int(context)
         layers, options, head_parameters = split_options(
             layers or window_layers(num_symbols), options

@@ -11,7 +11,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Int
 
 from flax_linattn import ops
-from flax_linattn.checks import OptionError, choice, positive, rate
+from flax_linattn.checks import OptionError, check_choice, check_positive, check_rate
 from flax_linattn.nn.attention import Attention
 from flax_linattn.nn.call import Call
 from flax_linattn.nn.drop_path import apply_drop_path
@@ -120,8 +120,8 @@ class TransformerBlock(nnx.Module):
     ) -> None:
         check_options(self, ParameterOptions, parameters)
         check_norm(norm)
-        rate(drop_path_rate=drop_path_rate)
-        positive(residual_scale=residual_scale)
+        check_rate(drop_path_rate=drop_path_rate)
+        check_positive(residual_scale=residual_scale)
         if is_parallel and norm != "pre":
             raise OptionError(
                 f"a parallel block is normalized before its branches, got norm={norm!r}; pass "
@@ -297,7 +297,7 @@ def check_norm(norm: str, places: tuple[str, ...] = NORMS) -> None:
             f"pass norm_type={norm!r}.",
             "norm",
         )
-    choice(places, norm=norm)
+    check_choice(places, norm=norm)
 
 
 def residual(x: Array, sublayer: Callable[[Array], Array], norm: Norm, place: str) -> Array:

@@ -11,7 +11,7 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Int
 
-from flax_linattn.checks import OptionError, at_least, choice
+from flax_linattn.checks import OptionError, check_choice, check_integers
 from flax_linattn.nn.embedding import EmbeddingCallOptions, recent_tokens, recent_tokens_step
 from flax_linattn.nn.feed_forward import ACTIVATIONS
 from flax_linattn.nn.linear import UniformFanIn
@@ -77,8 +77,8 @@ class ConvEmbedding(nnx.Module):
         param_dtype: DTypeLike = jnp.float32,
         rngs: nnx.Rngs,
     ) -> None:
-        choice(CONV_PADDINGS, padding=padding)
-        at_least(1, num_tokens=num_tokens, features=features, kernel_size=kernel_size)
+        check_choice(CONV_PADDINGS, padding=padding)
+        check_integers(1, num_tokens=num_tokens, features=features, kernel_size=kernel_size)
         if features % 4:
             raise OptionError(
                 "features must be a multiple of 4, because the convolutions have C/4, C/2 "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from flax_linattn.checks import rate as check_rate
+from flax_linattn.checks import check_rate
 from flax_linattn.typing import Array
 
 

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from flax_linattn.checks import rate
+from flax_linattn.checks import check_rate
 from flax_linattn.nn.random_bits import random_bits
 from flax_linattn.ops.contract import meshes
 from flax_linattn.typing import Array
@@ -22,7 +22,7 @@ def make_dropout(dropout_rate: float, rngs: nnx.Rngs) -> nnx.Dropout:
     Raises:
         ValueError: If the rate is not in [0, 1).
     """
-    rate(dropout_rate=dropout_rate)
+    check_rate(dropout_rate=dropout_rate)
     own = rngs if "dropout" in rngs else None
     return nnx.Dropout(dropout_rate, deterministic=True, rngs=own)
 

@@ -9,7 +9,7 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Float
 
-from flax_linattn.checks import choice
+from flax_linattn.checks import check_choice
 from flax_linattn.nn.meshes import automatic
 from flax_linattn.ops.contract.masks import Segments, previous_real_index, zero_padding
 from flax_linattn.ops.contract.numerics import accumulation_dtype
@@ -73,7 +73,7 @@ class ValueEmbedding(nnx.Module):
         kernel_init: nnx.Initializer = KERNEL_INIT,
         rngs: nnx.Rngs,
     ) -> None:
-        choice(PADDINGS, padding=padding)
+        check_choice(PADDINGS, padding=padding)
         if kernel_size < 1 or (padding == "circular" and kernel_size % 2 == 0):
             raise ValueError(
                 f"kernel_size must be at least 1, and odd for circular padding, got {kernel_size}."
@@ -245,7 +245,9 @@ def recent_tokens(
     before_token = previous_real_index(mask) + size + 1
     if segments is not None:
         before_token = jnp.where(segments.starts, 0, before_token)
-    before_window = jnp.broadcast_to(jnp.arange(-1, size).clip(0), (batch, size + 1))
+    before_window = jnp.broadcast_to(
+        jnp.arange(-1, size, dtype=jnp.int32).clip(0), (batch, size + 1)
+    )
     before = jnp.concatenate([before_window, before_token], axis=1)
 
     def trace_back(row: Array, count: int) -> Array:
@@ -256,6 +258,6 @@ def recent_tokens(
         taken = jnp.take_along_axis(rows, index.reshape(batch, -1)[..., None], axis=1)
         return taken.reshape(batch, row.shape[1], count, channels)
 
-    tokens = jnp.broadcast_to(jnp.arange(length) + size + 1, (batch, length))
+    tokens = jnp.broadcast_to(jnp.arange(length, dtype=jnp.int32) + size + 1, (batch, length))
     latest = jnp.where(mask[:, -1:], tokens[:, -1:], before[:, -1:])
     return trace_back(tokens, size + 1), trace_back(latest, size)[:, 0]

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.typing import DTypeLike
 
-from flax_linattn.checks import choice
+from flax_linattn.checks import check_choice
 from flax_linattn.nn.dropout import apply_dropout, make_dropout, resolve_dropout_key, split_key
 from flax_linattn.nn.linear import linear
 from flax_linattn.nn.meshes import automatic
@@ -80,7 +80,7 @@ class FeedForward(nnx.Module):
         out_bias_init: nnx.Initializer | None = None,
         rngs: nnx.Rngs,
     ) -> None:
-        choice((*ACTIVATIONS, *GATED_ACTIVATIONS), activation=activation)
+        check_choice((*ACTIVATIONS, *GATED_ACTIVATIONS), activation=activation)
         self.activation = activation
         layer = partial(linear, use_bias=use_bias, dtype=dtype, param_dtype=param_dtype, rngs=rngs)
         init: dict[str, Any] = {"kernel_init": kernel_init, "bias_init": bias_init}

@@ -8,7 +8,7 @@ from flax import nnx
 from jaxtyping import Float
 
 from flax_linattn import ops
-from flax_linattn.checks import OptionError, at_least
+from flax_linattn.checks import OptionError, check_integers
 from flax_linattn.nn.call import Call
 from flax_linattn.nn.linear import check_options
 from flax_linattn.nn.meshes import automatic
@@ -74,7 +74,7 @@ class LatentAttention(ProjectedAttention):
         **options: Unpack[AttentionOptions],
     ) -> None:
         check_options(self, AttentionOptions, options)
-        at_least(1, num_latents=num_latents)
+        check_integers(1, num_latents=num_latents)
         mechanism = resolve_mechanism(mechanism)
         if not mechanism.capabilities.latents:
             able = [

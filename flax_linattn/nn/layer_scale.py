@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.typing import DTypeLike
 
-from flax_linattn.checks import positive
+from flax_linattn.checks import check_positive
 from flax_linattn.nn.meshes import automatic
 from flax_linattn.ops.contract.numerics import accumulation_dtype
 from flax_linattn.typing import Array
@@ -44,7 +44,7 @@ class LayerScale(nnx.Module):
         param_dtype: DTypeLike = jnp.float32,
         rngs: nnx.Rngs | None = None,
     ) -> None:
-        positive(layer_scale=init)
+        check_positive(layer_scale=init)
         self.scale = nnx.Param(jnp.full((features,), init, param_dtype))
 
     @automatic(2)

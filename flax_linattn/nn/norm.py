@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.typing import DTypeLike
 
-from flax_linattn.checks import choice
+from flax_linattn.checks import check_choice
 from flax_linattn.ops.contract.numerics import accumulation_dtype
 from flax_linattn.typing import Array
 
@@ -106,6 +106,6 @@ def make_norm(
     Raises:
         ValueError: If the type is unknown.
     """
-    choice(NORM_TYPES, norm_type=norm_type)
+    check_choice(NORM_TYPES, norm_type=norm_type)
     kind: type[Norm] = RMSNorm if norm_type == "rms" else LayerNorm
     return kind(features, param_dtype=param_dtype, rngs=rngs)

@@ -11,7 +11,7 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Float
 
-from flax_linattn.checks import OptionError, at_least, choice
+from flax_linattn.checks import OptionError, check_choice, check_integers
 from flax_linattn.nn.feed_forward import ACTIVATIONS
 from flax_linattn.nn.linear import UniformFanIn, linear
 from flax_linattn.nn.meshes import automatic
@@ -64,9 +64,9 @@ class PatchEmbedding(nnx.Module):
         param_dtype: DTypeLike = jnp.float32,
         rngs: nnx.Rngs,
     ) -> None:
-        choice(PATCH_EMBEDDINGS, kind=kind)
+        check_choice(PATCH_EMBEDDINGS, kind=kind)
         height, width = _edges(image_size)
-        at_least(1, patch_size=patch_size, in_channels=in_channels, features=features)
+        check_integers(1, patch_size=patch_size, in_channels=in_channels, features=features)
         if height % patch_size or width % patch_size:
             raise OptionError(
                 f"patches of {patch_size} x {patch_size} pixels do not divide an image of "
@@ -143,7 +143,7 @@ def _edges(image_size: Any) -> tuple[int, int]:
             "image_size",
         )
     height, width = image_size
-    at_least(1, image_height=height, image_width=width)
+    check_integers(1, image_height=height, image_width=width)
     return int(height), int(width)
 
 

@@ -12,7 +12,7 @@ from flax import nnx
 from jax.typing import DTypeLike
 
 from flax_linattn import ops
-from flax_linattn.checks import array
+from flax_linattn.checks import check_array
 from flax_linattn.nn.call import Call
 from flax_linattn.nn.linear import ParameterOptions, PositionLinear, linear
 from flax_linattn.nn.position import QueryKeyPosition
@@ -204,7 +204,7 @@ class ProjectedAttention(nnx.Module):
     def _check_inputs(self, axes: str, **inputs: Any) -> None:
         """Raises unless each input is an array [axes, C]; the message names the input."""
         layout = f"[{axes}, {self.in_features}]"
-        array(layout, **inputs)
+        check_array(layout, **inputs)
         for name, x in inputs.items():
             if x.ndim != axes.count(",") + 2 or x.shape[-1] != self.in_features:
                 raise ValueError(f"expected {name} as {layout}, got shape {x.shape}.")

@@ -36,8 +36,8 @@ def get_mechanism(name: str, **hyperparameters: Any) -> Mechanism:
         **hyperparameters: Fields of the mechanism's dataclass.
 
     Raises:
-        ValueError: The name is unknown, or a hyperparameter is out of range.
-        TypeError: A hyperparameter is unknown or has the wrong type.
+        ValueError: If the name is unknown, or a hyperparameter is out of range.
+        TypeError: If a hyperparameter is unknown or has the wrong type.
 
     Example:
         >>> get_mechanism("aaren", chunk_size=64).capabilities.constant_memory
@@ -76,8 +76,8 @@ def register_mechanism(name: str, mechanism_class: type[Mechanism]) -> None:
             have defaults.
 
     Raises:
-        ValueError: The name is invalid, differs from that of the class, or is already taken.
-        TypeError: The class is not a frozen dataclass derived from :class:`Mechanism`.
+        ValueError: If the name is invalid, differs from that of the class, or is already taken.
+        TypeError: If the class is not a frozen dataclass derived from :class:`Mechanism`.
 
     Example:
         >>> import dataclasses

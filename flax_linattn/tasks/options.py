@@ -12,7 +12,7 @@ import optax
 
 from flax_linattn import ops
 from flax_linattn.annotations import check_fields, type_hints
-from flax_linattn.checks import MAX_INTEGER, OptionError, at_least, choice
+from flax_linattn.checks import MAX_INTEGER, OptionError, check_choice, check_integers
 from flax_linattn.models import Layers
 from flax_linattn.ops import Mechanism
 from flax_linattn.tasks.files import make_file_name
@@ -77,12 +77,12 @@ class FitOptions(Options):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least(1, patience=self.patience)
-        at_least(1, 10**6, epochs=self.epochs)
-        at_least(1, MAX_BATCH_SIZE, batch_size=self.batch_size)
-        at_least(0, steps=self.steps, validate_every=self.validate_every)
-        at_least(1, 1024, runs=self.runs)
-        at_least(0, MAX_INTEGER - self.runs + 1, seed=self.seed)
+        check_integers(1, patience=self.patience)
+        check_integers(1, 10**6, epochs=self.epochs)
+        check_integers(1, MAX_BATCH_SIZE, batch_size=self.batch_size)
+        check_integers(0, steps=self.steps, validate_every=self.validate_every)
+        check_integers(1, 1024, runs=self.runs)
+        check_integers(0, MAX_INTEGER - self.runs + 1, seed=self.seed)
         if not 0 <= self.time_limit < math.inf:
             raise OptionError(
                 "time_limit must be a finite number of seconds, or 0 for no limit, got "
@@ -165,7 +165,7 @@ class Config:
         """
         names = self.flat()
         for name in options:
-            choice(names, option=name)
+            check_choice(names, option=name)
         return _replace_options(self, options)
 
     def flat(self) -> dict[str, Any]:

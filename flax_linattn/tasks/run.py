@@ -15,7 +15,7 @@ from flax import nnx
 
 from flax_linattn import models, training
 from flax_linattn.checkpoint.arrays import fingerprint
-from flax_linattn.checks import OptionError, choice, quote
+from flax_linattn.checks import OptionError, check_choice, quote
 from flax_linattn.inference.saved import load_state, save_state
 from flax_linattn.registry import get_task, list_tasks
 from flax_linattn.tasks.files import read_json, write_json
@@ -209,7 +209,7 @@ def load_run(
         ValueError: Its files are damaged; there is no such run, or it failed before it was
             validated.
     """
-    choice(get_args(Checkpoint), checkpoint=checkpoint)
+    check_choice(get_args(Checkpoint), checkpoint=checkpoint)
     run_dir = Path(run_dir)
     run = _read_run(run_dir)
     if run.config.fit.runs == 1:

@@ -13,7 +13,7 @@ from typing import Any
 from flax import nnx
 
 from flax_linattn import inference, training
-from flax_linattn.checks import OptionError, at_least
+from flax_linattn.checks import OptionError, check_integers
 from flax_linattn.registry import get_task
 from flax_linattn.tasks.evaluate import report_on
 from flax_linattn.tasks.files import write_json
@@ -313,7 +313,7 @@ def fit_data(
     Task, model, objective and loop are those of ``train``; nothing is tested.
     """
     task.check(config, training.ONE_DEVICE)
-    at_least(1, 1, runs=config.fit.runs)
+    check_integers(1, 1, runs=config.fit.runs)
     (run,), (splits,), init, notes = _prepare(task, config, InitRun.of(init_run), data=data)
     for note in notes:
         print(f"note: {note}", file=sys.stderr)

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from flax_linattn.checks import OptionError, at_least
+from flax_linattn.checks import OptionError, check_integers
 from flax_linattn.training.metrics import Metrics
 from flax_linattn.typing import Array
 
@@ -186,7 +186,7 @@ class FitConfig:
     time_limit: float | None = None
 
     def __post_init__(self) -> None:
-        at_least(
+        check_integers(
             1,
             epochs=self.epochs,
             steps=self.steps,
@@ -203,7 +203,7 @@ class FitConfig:
                 "epochs",
                 "steps",
             )
-        at_least(0, max_skipped_steps=self.max_skipped_steps)
+        check_integers(0, max_skipped_steps=self.max_skipped_steps)
         if self.loss_scale is not None and not 1 <= self.loss_scale < math.inf:
             raise OptionError(
                 f"FitConfig.loss_scale must be at least 1 and finite, or None, got "

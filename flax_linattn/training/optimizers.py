@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import optax
 
 from flax_linattn.annotations import check_fields
-from flax_linattn.checks import OptionError, at_least, positive, rate
+from flax_linattn.checks import OptionError, check_integers, check_positive, check_rate
 from flax_linattn.training.schedules import (
     five_epoch_decay,
     halving,
@@ -84,22 +84,22 @@ class OptimizerOptions:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        positive(learning_rate=self.learning_rate)
-        at_least(0, lower_at=self.lower_at)
-        rate(beta2=self.beta2, momentum=self.momentum)
+        check_positive(learning_rate=self.learning_rate)
+        check_integers(0, lower_at=self.lower_at)
+        check_rate(beta2=self.beta2, momentum=self.momentum)
         for name in ("last_rate", "weight_decay"):
             value = getattr(self, name)
             if value is not None and not 0 <= value < float("inf"):
                 raise OptionError(f"{name} must be at least 0 and finite, got {value}.", name)
         if self.clip_norm is not None:
-            positive(clip_norm=self.clip_norm)
+            check_positive(clip_norm=self.clip_norm)
         self._check_warmup()
         self._check_optimizer()
 
     def _check_warmup(self) -> None:
         warmup = self.warmup
         if warmup is not None and float(warmup).is_integer():
-            at_least(0, warmup=int(warmup))
+            check_integers(0, warmup=int(warmup))
         elif warmup is not None and not 0 <= warmup < 1:
             raise OptionError(
                 "warmup must be a fraction of all steps in [0, 1), or an integer number of "
@@ -336,7 +336,7 @@ def lamb(
             raise OptionError(f"{name} must be in [0, 1), got {value}.", name)
     if not weight_decay >= 0:
         raise OptionError(f"weight_decay must be at least 0, got {weight_decay}.", "weight_decay")
-    positive(
+    check_positive(
         eps=eps,
         **({} if max_grad_norm is None else {"max_grad_norm": max_grad_norm}),
         **({} if max_weight_norm is None else {"max_weight_norm": max_weight_norm}),

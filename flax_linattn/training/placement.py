@@ -14,7 +14,7 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from flax_linattn import ops
-from flax_linattn.checks import OptionError, at_least
+from flax_linattn.checks import OptionError, check_integers
 
 DATA = "data"
 SEQUENCE = "seq"
@@ -274,7 +274,7 @@ class Parallel:
                 f"{self.strategy!r}.",
                 "strategy",
             )
-        at_least(1, accumulate=self.accumulate, runs_at_once=self.runs_at_once)
+        check_integers(1, accumulate=self.accumulate, runs_at_once=self.runs_at_once)
         if self.mesh is not None:
             object.__setattr__(self, "mesh", _axes(self.mesh))
         if self.strategy == "none" and (self.mesh is not None or self.shard_parameters):

@@ -18,7 +18,7 @@ from flax_linattn.checkpoint.arrays import (
     read_arrays,
     read_item,
 )
-from flax_linattn.checks import OptionError, at_least
+from flax_linattn.checks import OptionError, check_integers
 from flax_linattn.training.checkpointer import (
     Progress,
     best_path,
@@ -251,7 +251,7 @@ def load_run(model: nnx.Module, run_dir: str | Path, seed_index: int) -> RunResu
         ValueError: If there is no such run, or the model has other variables than the saved one.
     """
     _, history, best = read_best(model, run_dir)
-    at_least(0, len(history.runs) - 1, seed_index=seed_index)
+    check_integers(0, len(history.runs) - 1, seed_index=seed_index)
     nnx.update(model, *best[seed_index])
     return run_results(history)[seed_index]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax.numpy as jnp
 import optax
 
-from flax_linattn.checks import OptionError, at_least, positive
+from flax_linattn.checks import OptionError, check_integers, check_positive
 from flax_linattn.typing import Array
 
 
@@ -42,9 +42,9 @@ def warmup_cosine(
         >>> [f"{rate(step):.6f}" for step in (0, 10, 55, 100, 1000)]
         ['0.000001', '0.001000', '0.000505', '0.000010', '0.000010']
     """
-    positive(learning_rate=learning_rate)
-    at_least(1, total_steps=total_steps)
-    at_least(0, warmup_steps=warmup_steps)
+    check_positive(learning_rate=learning_rate)
+    check_integers(1, total_steps=total_steps)
+    check_integers(0, warmup_steps=warmup_steps)
     for name, value in (("first", first), ("last", last)):
         if not value >= 0:
             raise OptionError(f"{name} must be at least 0, got {value}.", name)
@@ -88,8 +88,8 @@ def reciprocal_sqrt(learning_rate: float, warmup_steps: int) -> optax.Schedule:
         >>> [f"{rate(step):.6f}" for step in (0, 500, 1000, 4000)]
         ['0.000000', '0.000791', '0.001581', '0.000791']
     """
-    positive(learning_rate=learning_rate)
-    at_least(1, warmup_steps=warmup_steps)
+    check_positive(learning_rate=learning_rate)
+    check_integers(1, warmup_steps=warmup_steps)
 
     def rate(step: Array | int) -> Array:
         now = jnp.asarray(step, jnp.float32)
@@ -121,8 +121,8 @@ def linear_warmup(learning_rate: float, warmup_steps: int) -> optax.Schedule:
         >>> [f"{rate(jnp.int32(step)):.3f}" for step in (0, 1, 3, 100)]
         ['0.025', '0.050', '0.100', '0.100']
     """
-    positive(learning_rate=learning_rate)
-    at_least(0, warmup_steps=warmup_steps)
+    check_positive(learning_rate=learning_rate)
+    check_integers(0, warmup_steps=warmup_steps)
 
     def rate(step: Array) -> Array:
         return learning_rate * jnp.minimum((step + 1) / max(warmup_steps, 1), 1.0)

@@ -16,7 +16,7 @@ from typing import Any, Literal, NoReturn
 import jax
 from flax import nnx
 
-from flax_linattn.checks import at_least
+from flax_linattn.checks import check_integers
 from flax_linattn.storage import file_lock
 from flax_linattn.training.batches import Loader
 from flax_linattn.training.checkpointer import Checkpointer, list_checkpoints, remove_unfinished
@@ -77,7 +77,7 @@ class Session:
     )
 
     def __post_init__(self) -> None:
-        at_least(0, profile_steps=self.profile_steps)
+        check_integers(0, profile_steps=self.profile_steps)
 
     @property
     def lock_file(self) -> Path:

@@ -88,7 +88,7 @@ def test_forms_agree(mechanism):
     want = call(layer, x, is_causal=True)
     for form in ops.get_mechanism(mechanism).capabilities.forms:
         assert_close(call(layer, x, is_causal=True, form=form), want, "float32")
-    with pytest.raises(ValueError, match="has no form 'quick'; it has: auto"):
+    with pytest.raises(ValueError, match="has no form 'quick'; its forms are: auto"):
         layer(x, is_causal=True, form="quick")
 
 

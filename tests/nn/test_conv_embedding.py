@@ -260,7 +260,7 @@ def test_it_starts_as_pytorch_does():
         ({"padding": "circular"}, "padding must be one of same, causal, got 'circular'"),
         ({"kernel_size": 2}, 'kernel_size must be odd for padding "same", got 2'),
         ({"kernel_size": 0}, "kernel_size must be at least 1, got 0"),
-        ({"features": 6}, "features must be a multiple of 4, got 6"),
+        ({"features": 6}, "features must be a multiple of 4, because .* got 6"),
     ],
 )
 def test_wrong_options(options, message):

@@ -101,12 +101,12 @@ def test_images_do_not_depend_on_each_other():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"patch_size": 5}, "patches of 5 x 5 do not divide an image of 8 x 12"),
+        ({"patch_size": 5}, "patches of 5 x 5 pixels do not divide an image of 8 x 12"),
         ({"patch_size": 0}, "patch_size must be at least 1, got 0"),
         ({"kind": "convo"}, "kind must be one of linear, conv, got 'convo'; did you mean 'conv'"),
         ({"patch_size": 1, "kind": "conv"}, "power of two, at least 2, .* got 1"),
         ({"image_size": (9, 9), "patch_size": 3, "kind": "conv"}, "at least 2, .* got 3"),
-        ({"features": 9, "kind": "conv"}, "features must be a multiple of 2, got 9"),
+        ({"features": 9, "kind": "conv"}, "features must be a multiple of 2, because .* got 9"),
         ({"image_size": 8}, r"a height and a width, such as \(224, 224\), got 8"),
         ({"image_size": (0, 8)}, "image_height must be at least 1, got 0"),
         ({"in_channels": 0}, "in_channels must be at least 1, got 0"),

@@ -128,10 +128,10 @@ CRAFTED = {
     "a shape of 1e11": (
         entry(states.npy_header("'<f4'", "(100000000000,)", b"\0" * 64)), "does not match"
     ),
-    "a shape below 0": (entry(states.npy_header("'<f4'", "(-1, -16)", b"\0" * 64)), "kind"),
-    "a shape of nothing": (entry(states.npy_header("'V0'", "(100000000000,)")), "kind"),
+    "a shape below 0": (entry(states.npy_header("'<f4'", "(-1, -16)", b"\0" * 64)), "unsupported"),
+    "a shape of nothing": (entry(states.npy_header("'V0'", "(100000000000,)")), "unsupported"),
     "a header of another format": (
-        entry(states.npy_header("'<f4'", "(16,)", b"\0" * 64, version=2)), "another format"
+        entry(states.npy_header("'<f4'", "(16,)", b"\0" * 64, version=2)), "unknown format version"
     ),
     "a header that is code": (entry(states.npy_header("print(1)", "(16,)")), "no state file"),
     "objects": (entry(objects), "another kind"),
@@ -143,8 +143,8 @@ CRAFTED = {
     "a known compression": (compressed, "compressed"),
     "an entry too few": (without_first, "its entries are not those"),
     "an entry too many": (one_more, "its entries are not those"),
-    "an entry twice": (twice, "arrays of different names"),
-    "ten thousand entries": (many, "more entries"),
+    "an entry twice": (twice, "arrays with distinct names"),
+    "ten thousand entries": (many, "more than 10,000 entries"),
 }  # fmt: skip
 
 

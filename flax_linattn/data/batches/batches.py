@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from flax_linattn.checks import MAX_SEED, OptionError, at_least, check_same_length
+from flax_linattn.checks import MAX_SEED, OptionError, check_integers, check_same_length
 
 ALL_ROWS = slice(None)
 
@@ -32,8 +32,8 @@ class ExampleBatches(abc.ABC):
     """
 
     def __init__(self, num_examples: int, batch_size: int, *, seed: int | None = None) -> None:
-        at_least(1, batch_size=batch_size)
-        at_least(0, MAX_SEED, seed=seed)
+        check_integers(1, batch_size=batch_size)
+        check_integers(0, MAX_SEED, seed=seed)
         if num_examples < 1:
             raise ValueError("expected at least one example, got none; check the data set")
         self.num_examples = num_examples
@@ -62,7 +62,7 @@ class ExampleBatches(abc.ABC):
         Raises:
             ValueError: The step is negative.
         """
-        at_least(0, step=step)
+        check_integers(0, step=step)
         epoch, position = divmod(step, len(self))
         if self._last is None or self._last[0] != epoch:
             # Kept for the epoch's other steps; what is kept changes no result.

@@ -8,7 +8,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from flax_linattn.checks import MAX_SEED, at_least
+from flax_linattn.checks import MAX_SEED, check_integers
 from flax_linattn.data.batches.batches import ALL_ROWS
 
 
@@ -59,9 +59,9 @@ class GeneratedBatches:
         fixed: bool = False,
         num_examples: int | None = None,
     ) -> None:
-        at_least(1, batch_size=batch_size, num_batches=num_batches)
-        at_least(0, MAX_SEED, seed=seed)
-        at_least(0, stream=stream)
+        check_integers(1, batch_size=batch_size, num_batches=num_batches)
+        check_integers(0, MAX_SEED, seed=seed)
+        check_integers(0, stream=stream)
         self.task = task
         self.batch_size = batch_size
         self.seed = seed
@@ -85,7 +85,7 @@ class GeneratedBatches:
         Raises:
             OptionError: The step is negative.
         """
-        at_least(0, step=step)
+        check_integers(0, step=step)
         number = step % len(self) if self.fixed else step
         sequence = np.random.SeedSequence(self.seed, spawn_key=(self.stream, number))
         arrays = self.task.sample(np.random.default_rng(sequence), self.batch_size)

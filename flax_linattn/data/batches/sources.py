@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flax_linattn.checks import at_least
+from flax_linattn.checks import check_integers
 from flax_linattn.data.batches.batches import ALL_ROWS, ExampleBatches, check_names
 
 Batch = Mapping[str, NDArray]
@@ -96,7 +96,7 @@ class IteratorBatches:
     """
 
     def __init__(self, make_epoch: Callable[[int], Iterable[Batch]], num_batches: int) -> None:
-        at_least(1, num_batches=num_batches)
+        check_integers(1, num_batches=num_batches)
         self._make_epoch = make_epoch
         self._num_batches = num_batches
         self._iterator: Iterator[Batch] = iter(())

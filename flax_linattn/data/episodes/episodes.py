@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from flax_linattn.checks import MAX_SEED, OptionError, at_least, quote
+from flax_linattn.checks import MAX_SEED, OptionError, check_integers, quote
 from flax_linattn.data.errors import DataFormatError
 
 MAX_FLOAT32 = float(np.finfo(np.float32).max)
@@ -385,7 +385,7 @@ def split_episodes(episodes: Episodes, validation: float, seed: int) -> tuple[Ep
         >>> train.num_episodes, held_out.num_episodes
         (3, 1)
     """
-    at_least(0, MAX_SEED, seed=seed)
+    check_integers(0, MAX_SEED, seed=seed)
     if not 0 < validation < 1:
         raise OptionError(
             f"validation must be a fraction above 0 and below 1, got {validation}.", "validation"

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal
 
-from flax_linattn.checks import choice
+from flax_linattn.checks import check_choice
 from flax_linattn.data.episodes.d4rl import read_d4rl
 from flax_linattn.data.episodes.episodes import Episodes, join_episodes
 from flax_linattn.data.episodes.hdf5_file import SIGNATURE, Hdf5File
@@ -55,7 +55,7 @@ def load_episodes(
         >>> load_episodes([path, path]).returns.tolist()
         [3.0, 3.0]
     """
-    choice(("auto", *_READERS), file_format=file_format)
+    check_choice(("auto", *_READERS), file_format=file_format)
     if isinstance(paths, (str, Path)):
         paths = [paths]
     parts = []

@@ -7,7 +7,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
-from flax_linattn.checks import OptionError, choice, quote
+from flax_linattn.checks import OptionError, check_choice, quote
 from flax_linattn.data.events.npz import read_event_npz
 from flax_linattn.data.events.readers import (
     has_jodie_header,
@@ -139,7 +139,7 @@ def load_events(
         >>> events.event_type_names, events.names, events.dates
         (('back', 'out'), ('a', 'b'), True)
     """
-    choice(("auto", *_READERS), format=format)
+    check_choice(("auto", *_READERS), format=format)
     path, zone = Path(path), parse_zone(timezone)
     chosen = _format(path, event_types_file is not None) if format == "auto" else format
     reader, takes = _READERS[chosen]

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flax_linattn.checks import OptionError, choice, itemize, quote
+from flax_linattn.checks import OptionError, check_choice, itemize, quote
 from flax_linattn.data.errors import REPAIR_ADVICE
 from flax_linattn.data.events.clock import MAX_TIME, SkippedTimeError, parse_date
 from flax_linattn.data.events.rows import MAX_EVENT_TYPE, EventFileError, EventRows
@@ -158,9 +158,9 @@ def read_jodie(
 ) -> EventRows:
     """Reads interactions of users with items."""
     users_and_items = _JODIE[:2]
-    choice(users_and_items, sequence=sequence)
+    check_choice(users_and_items, sequence=sequence)
     event_type = event_type or users_and_items[sequence == _JODIE[0]]
-    choice((*users_and_items, "state_label"), event_type=event_type)
+    check_choice((*users_and_items, "state_label"), event_type=event_type)
     if event_type == sequence:
         raise OptionError(
             f"event_type and sequence must be different, got {event_type!r} for both.",

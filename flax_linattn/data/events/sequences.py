@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from flax_linattn.checks import at_least, check_same_length, itemize, quote
+from flax_linattn.checks import check_integers, check_same_length, itemize, quote
 
 SINGLE_EVENT_TYPE = ("event",)
 """Names of the event types of events without types: a single one."""
@@ -294,8 +294,8 @@ class EventSequences:
             >>> [times.tolist() for times in pieces.times], pieces.num_given.tolist()
             ([[0.0, 1.0], [1.0, 2.0, 3.0], [3.0, 4.0]], [0, 1, 1])
         """
-        at_least(1, length=length)
-        at_least(0, history=history)
+        check_integers(1, length=length)
+        check_integers(0, history=history)
         pieces = []
         for sequence, (times, given) in enumerate(zip(self.times, self.num_given, strict=True)):
             for forecast in range(given, max(len(times), given + 1), length):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from flax_linattn.checks import OptionError, choice
+from flax_linattn.checks import OptionError, check_choice
 from flax_linattn.data.events.sequences import EventSequences, Piece
 from flax_linattn.data.series.windows import Split, chronological_split
 
@@ -57,7 +57,7 @@ def split_events(
     if by is None:
         min_sequences = MIN_SEQUENCES if "." in split else len(EventSplit._fields)
         by = "sequences" if len(events) >= min_sequences else "time"
-    choice(("sequences", "time"), by=by)
+    check_choice(("sequences", "time"), by=by)
     parts = _by_time(events, split) if by == "time" else _whole(events, split)
     empty = _empty(parts)
     if empty is not None:

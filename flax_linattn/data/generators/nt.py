@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from flax_linattn.checks import OptionError, at_least, choice, itemize, quote
+from flax_linattn.checks import OptionError, check_choice, check_integers, itemize, quote
 
 RULES = ("nt", "nt-s", "nt-r")
 """The names that a ``Rule`` may have."""
@@ -65,9 +65,9 @@ class Rule:
     condition: str = "x1=0"
 
     def __post_init__(self) -> None:
-        at_least(2, 2**31, base=self.base)
-        at_least(1, delay=self.delay)
-        choice(RULES, name=self.name)
+        check_integers(2, 2**31, base=self.base)
+        check_integers(1, delay=self.delay)
+        check_choice(RULES, name=self.name)
         if self.name == "nt-r":
             self._check_condition()
 
@@ -86,7 +86,7 @@ class Rule:
         Raises:
             ValueError: The state has another shape or other symbols, or the length is negative.
         """
-        at_least(0, length=length)
+        check_integers(0, length=length)
         state = np.asarray(state)
         if state.shape[-1:] != (self.order,) or not np.issubdtype(state.dtype, np.integer):
             raise ValueError(
@@ -151,7 +151,7 @@ def parse_rules(text: str, base: int, delay: int, condition: str = "x1=0") -> tu
     """
     names = text.split("+")
     for index, name in enumerate(names):
-        choice(RULES, rules=name)
+        check_choice(RULES, rules=name)
         if name in names[:index]:
             raise OptionError(f"rules must differ, got {name!r} twice.", "rules")
     return tuple(Rule(base, delay, name, condition) for name in names)
@@ -232,7 +232,7 @@ class NextSymbol:
     context: int
 
     def __post_init__(self) -> None:
-        at_least(1, context=self.context)
+        check_integers(1, context=self.context)
         bases = sorted({rule.base for rule in self.rules})
         if len(bases) != 1:
             got = f"bases {itemize([str(base) for base in bases])}" if bases else "none"
@@ -268,7 +268,7 @@ class NextSymbol:
         Raises:
             OptionError: There are to be no rows.
         """
-        at_least(1, rows=rows)
+        check_integers(1, rows=rows)
         (series,) = self.sample_series(rng, 1, self.context + rows)
         windows = np.lib.stride_tricks.sliding_window_view(series, self.context + 1)
         windows = windows.astype(np.int32)  # a copy, which may be written to
@@ -282,7 +282,7 @@ class NextSymbol:
         Raises:
             OptionError: Either number is below 1.
         """
-        at_least(1, num_series=num_series, length=length)
+        check_integers(1, num_series=num_series, length=length)
         chosen = rng.integers(len(self.rules), size=num_series)
         series = np.empty((num_series, length), np.int32)
         for index, rule in enumerate(self.rules):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from flax_linattn.checks import OptionError, at_least
+from flax_linattn.checks import OptionError, check_integers
 
 Points = NDArray[np.float64]
 """float64 [..., 2], pixels from the upper left corner: across, down."""
@@ -72,8 +72,8 @@ class Pathfinder:
     contour_length: int = 14
 
     def __post_init__(self) -> None:
-        at_least(32, 1024, size=self.size)
-        at_least(3, 16, contour_length=self.contour_length)
+        check_integers(32, 1024, size=self.size)
+        check_integers(3, 16, contour_length=self.contour_length)
 
     num_tokens = 256
     """Different tokens: grey values."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from flax_linattn.checks import OptionError, at_least
+from flax_linattn.checks import OptionError, check_integers
 
 _MAX_SYMBOLS = 2**31 - 2  # so that they and a special token are int32
 
@@ -78,8 +78,8 @@ class AssociativeRecall(QueriedSequences):
     power_a: float = 0.01
 
     def __post_init__(self) -> None:
-        at_least(1, num_pairs=self.num_pairs, length=self.length)
-        at_least(2, _MAX_SYMBOLS, num_symbols=self.num_symbols)
+        check_integers(1, num_pairs=self.num_pairs, length=self.length)
+        check_integers(2, _MAX_SYMBOLS, num_symbols=self.num_symbols)
         if self.length < 4 * self.num_pairs:
             raise OptionError(
                 f"length must be at least {4 * self.num_pairs}, 4 tokens for each of num_pairs "
@@ -152,8 +152,8 @@ class Copying(QueriedSequences):
     length: int = field(init=False)
 
     def __post_init__(self) -> None:
-        at_least(1, num_copied=self.num_copied)
-        at_least(2, _MAX_SYMBOLS, num_symbols=self.num_symbols)
+        check_integers(1, num_copied=self.num_copied)
+        check_integers(2, _MAX_SYMBOLS, num_symbols=self.num_symbols)
         object.__setattr__(self, "length", 2 * self.num_copied)
 
     def sample(self, rng: np.random.Generator, rows: int) -> dict[str, NDArray]:
@@ -193,8 +193,8 @@ class Induction(QueriedSequences):
     num_symbols: int
 
     def __post_init__(self) -> None:
-        at_least(3, length=self.length)
-        at_least(2, _MAX_SYMBOLS, num_symbols=self.num_symbols)
+        check_integers(3, length=self.length)
+        check_integers(2, _MAX_SYMBOLS, num_symbols=self.num_symbols)
 
     def sample(self, rng: np.random.Generator, rows: int) -> dict[str, NDArray]:
         tokens = rng.integers(self.num_symbols, size=(rows, self.length), dtype=np.int32)
@@ -230,7 +230,7 @@ class Parity(QueriedSequences):
     num_symbols: int = field(init=False, default=2)
 
     def __post_init__(self) -> None:
-        at_least(1, length=self.length)
+        check_integers(1, length=self.length)
 
     @property
     def num_tokens(self) -> int:

@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from flax_linattn.checks import at_least, import_extra, quote
+from flax_linattn.checks import check_integers, import_extra, quote
 from flax_linattn.data.errors import DataFormatError
 from flax_linattn.data.files.file_tree import FileTree
 from flax_linattn.data.files.unpacking import check_unpacked_bytes
@@ -119,7 +119,7 @@ def decode_images(
     is cut out, as by torchvision's ``Resize`` and ``CenterCrop``; without, all have one shape.
     Files of another kind than ``mode`` are converted, and noted.
     """
-    at_least(1, MAX_SIDE, size=size)
+    check_integers(1, MAX_SIDE, size=size)
     image_module = import_extra(
         "PIL.Image",
         'reading image files takes Pillow: pip install "flax-linattn[images]". The binary and '

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from flax_linattn.checks import at_least
+from flax_linattn.checks import check_integers
 from flax_linattn.data.errors import DataFormatError
 from flax_linattn.data.files.file_tree import FileTree
 from flax_linattn.data.images.cifar10 import has_cifar10, read_cifar10
@@ -60,7 +60,7 @@ def load_images(
         >>> train.classes, train.labels.tolist(), test.image_shape
         (('cat', 'dog'), [0, 1], (4, 4, 3))
     """
-    at_least(1, MAX_SIDE, size=size)
+    check_integers(1, MAX_SIDE, size=size)
     tree = FileTree(path)
     if has_cifar10(tree) or has_idx(tree):
         train, test = read_cifar10(tree) if has_cifar10(tree) else read_idx(tree)

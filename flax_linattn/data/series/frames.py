@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from flax_linattn.checks import choice
+from flax_linattn.checks import check_choice
 from flax_linattn.data.errors import DataFormatError, printed
 from flax_linattn.data.series.columns import (
     check_order,
@@ -131,7 +131,7 @@ def table_to_series(
     sort: bool = False,
 ) -> tuple[TimeSeries, ...]:
     """The series of a table, see ``from_frame``; one of this name without ``id_column``."""
-    choice(get_args(TimesPolicy), times=times)
+    check_choice(get_args(TimesPolicy), times=times)
     if id_column == NIXTLA_ID == default_id(table.names) and not dialect.time_column:
         dialect = replace(dialect, time_column=NIXTLA_TIME)
     try:
@@ -251,7 +251,7 @@ def to_frame(
         >>> to_frame(series, library="polars").columns
         ['time', 'load']
     """
-    choice(("pandas", "polars", "pyarrow"), library=library)
+    check_choice(("pandas", "polars", "pyarrow"), library=library)
     panel = [series] if isinstance(series, TimeSeries) else list(series)
     indices = [one.row_times for one in panel]
     kinds = {

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from flax_linattn.checks import choice
+from flax_linattn.checks import check_choice
 from flax_linattn.data.tables.time_index import shortest_step
 
 
@@ -62,7 +62,7 @@ def calendar_circles(times: pd.DatetimeIndex, names: Sequence[str]) -> NDArray[n
         [[0.0, 1.0], [1.0, 0.0]]
     """
     for name in names:
-        choice(CIRCLES, known_calendar=name)
+        check_choice(CIRCLES, known_calendar=name)
     turns = [place / size for place, size in _places(times, names)]
     parts = [f(2 * np.pi * turn) for turn in turns for f in (np.sin, np.cos)]
     return np.stack(parts, axis=-1).astype(np.float32) if parts else np.zeros((len(times), 0), "f4")

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from flax_linattn.checks import OptionError, at_least
+from flax_linattn.checks import OptionError, check_integers
 from flax_linattn.data.batches.batches import ExampleBatches, check_names
 
 
@@ -136,7 +136,7 @@ class Windows(ExampleBatches):
         seed: int | None,
         begins: Sequence[int] = (0,),
     ) -> None:
-        at_least(1, context_length=context_length, horizon=horizon, stride=stride)
+        check_integers(1, context_length=context_length, horizon=horizon, stride=stride)
         of_each = [rows] if isinstance(rows, range) else list(rows)
         if len(of_each) != len(begins):
             raise ValueError(

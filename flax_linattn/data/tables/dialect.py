@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flax_linattn.annotations import check_fields
-from flax_linattn.checks import OptionError, choice, itemize, quote
+from flax_linattn.checks import OptionError, check_choice, itemize, quote
 from flax_linattn.data.tables.cells import (
     MISSING,
     BadCellError,
@@ -84,8 +84,8 @@ class Dialect:
                 "missing_values",
             )
         check_fields(self)
-        choice(["auto", *_SPELLINGS], separator=self.separator)
-        choice([".", ","], decimal=self.decimal)
+        check_choice(["auto", *_SPELLINGS], separator=self.separator)
+        check_choice([".", ","], decimal=self.decimal)
         columns = self.time_columns
         object.__setattr__(self, "missing_values", tuple(self.missing_values))  # of JSON a list
         object.__setattr__(self, "time_column", columns if len(columns) > 1 else "".join(columns))

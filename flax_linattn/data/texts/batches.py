@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from flax_linattn.checks import MAX_SEED, OptionError, at_least, choice
+from flax_linattn.checks import MAX_SEED, OptionError, check_choice, check_integers
 from flax_linattn.data.batches.batches import ALL_ROWS, Batches, LengthBatches
 from flax_linattn.data.batches.packing import pack
 from flax_linattn.data.texts.texts import LabelledTexts
@@ -80,10 +80,10 @@ class TextBatches(LengthBatches):
         padding: Literal["masked", "symbol"] = "masked",
         lengths: Sequence[int] | None = None,
     ) -> None:
-        at_least(1, max_length=max_length)
-        at_least(0, MAX_SEED, seed=seed)
-        choice(CROPS, crop=crop)
-        choice(PADDINGS, padding=padding)
+        check_integers(1, max_length=max_length)
+        check_integers(0, MAX_SEED, seed=seed)
+        check_choice(CROPS, crop=crop)
+        check_choice(PADDINGS, padding=padding)
         if crop == "random" and seed is None:
             raise OptionError("a random crop is drawn from the seed; give one.", "crop", "seed")
         if padding == "symbol" and lengths is not None:
@@ -139,7 +139,7 @@ class PackedTextBatches:
     """
 
     def __init__(self, texts: LabelledTexts, batch_size: int, length: int, *, seed: int) -> None:
-        at_least(1, length=length)
+        check_integers(1, length=length)
         tokens = [np.frombuffer(text[:length], np.uint8).astype(np.int32) for text in texts.texts]
         packed = pack({"tokens": tokens}, length)
         mask, ids = packed.arrays["mask"], packed.arrays["segment_ids"]

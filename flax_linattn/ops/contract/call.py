@@ -31,13 +31,14 @@ from flax_linattn.typing import Array, Keys, KeyStep, Mask, Parameters, State, V
 )
 @dataclasses.dataclass(frozen=True)
 class Call:
-    """Checked arguments of one call of ``attend``; field names are those of its arguments.
+    """Checked arguments of one call of ``attend``, each under its own name.
 
     Attributes:
-        segments: Where packed segments begin; None means nothing is packed.
-        state: Of the tokens before; None means there are none.
-        parameters: The mechanism's own arguments, those that were given.
-        per_token: Its ``token_arguments`` [B, S, ...], in the dtype of sums, 0 at padding.
+        segments: Start positions of packed segments; None means that nothing is packed.
+        state: State after the earlier tokens; None means that there are none.
+        parameters: The mechanism's own arguments that were passed, by name.
+        per_token: Per-token inputs (``token_arguments``) of shape [B, S, ...], by name, in the
+            accumulation dtype, 0 at padding.
     """
 
     q: Array
@@ -60,12 +61,12 @@ class Call:
 
     @property
     def starts(self) -> Array | None:
-        """Bool [B, S], True = a packed segment begins here; None means nothing is packed."""
+        """Boolean array [B, S]; True marks the starts of packed segments. None means no packing."""
         return None if self.segments is None else self.segments.starts
 
 
 class StepCall(NamedTuple):
-    """Checked arguments of one call of ``step``; field names are those of its arguments."""
+    """Checked arguments of one call of ``step``, each under its own name."""
 
     q: Array
     k: KeyStep

@@ -14,22 +14,22 @@ class Capabilities:
     """Features that a mechanism supports.
 
     Attributes:
-        constant_memory: The state's size does not depend on the number of tokens.
-        causal: ``is_causal=True`` is offered.
-        noncausal: ``is_causal=False`` is offered.
-        cross: Keys and values may have another length than the queries.
-        packed: ``segment_ids`` is offered.
-        learned_query: ``q`` is one learned query [H, K] instead of one query a token.
-        latents: L external queries, ``latents``, may take the place of the learned one, each of
-            which attends to all tokens.
-        channelwise: Every channel attends by itself, so that V = K.
-        recurrent: There is a state: ``init_state``, ``step``, ``initial_state`` and
-            ``return_state`` are offered.
-        mergeable: ``merge`` joins the states of two spans.
-        unit_vectors: Queries and keys are meant to have length 1, which layers give them.
-        shared_query_key: One vector of a token is its query and its key: ``k``, which layers
-            project once; ``q`` is not looked at.
-        forms: The values of ``form`` other than "auto".
+        constant_memory: Whether the size of the state is independent of the number of tokens.
+        causal: Whether ``is_causal=True`` is supported.
+        noncausal: Whether ``is_causal=False`` is supported.
+        cross: Whether keys and values may have another length than the queries.
+        packed: Whether ``segment_ids`` is supported.
+        learned_query: Whether ``q`` is one learned query [H, K] instead of one query per token.
+        latents: Whether L external queries, ``latents``, may replace the learned query; each
+            attends to all tokens.
+        channelwise: Whether every channel attends independently, so that V = K.
+        recurrent: Whether there is a state, so that ``init_state``, ``step``, ``initial_state`` and
+            ``return_state`` are supported.
+        mergeable: Whether ``merge`` joins the states of two consecutive spans of tokens.
+        unit_vectors: Whether queries and keys should have length 1; layers normalize them.
+        shared_query_key: Whether ``k`` serves as query and key; layers project it once, and ``q``
+            is ignored.
+        forms: Values of ``form`` other than "auto".
     """
 
     constant_memory: bool
@@ -51,8 +51,8 @@ class LearnedParameter(NamedTuple):
     """Shape and initializer of a mechanism's parameter that a layer learns.
 
     Attributes:
-        shape: Of the array.
-        init: (key, shape, dtype) -> its first value, as in ``jax.nn.initializers``.
+        shape: Shape of the array.
+        init: Initializer (key, shape, dtype) -> array, as in ``jax.nn.initializers``.
     """
 
     shape: tuple[int, ...]

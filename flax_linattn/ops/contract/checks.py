@@ -59,7 +59,7 @@ def resolve_queries(
 def check_arrays(
     name: str, can: Capabilities, q: Array, k: Array, v: Array, *, time: bool = True
 ) -> None:
-    """Checks dtypes and shapes of q, k and v; ``time=False`` for those of a single token."""
+    """Checks dtypes and shapes of q, k and v; ``time=False`` means a single token."""
     axes = {"q": "[B, T, H, K]", "k": "[B, S, H, K]", "v": "[B, S, H, V]"}
     if not time:
         axes = {each: axis.replace(", T", "").replace(", S", "") for each, axis in axes.items()}
@@ -189,9 +189,9 @@ def check_state_like(name: str, state: State, expected: State) -> None:
     """Checks that a state has the structure, shapes and dtypes of ``expected``.
 
     Raises:
-        ValueError: Structures or shapes differ; the message names the first differing leaf, and
-            never prints the numbers of one.
-        TypeError: Dtypes differ, or a leaf is no array.
+        ValueError: If structures or shapes differ. The message names the first differing leaf and
+            never prints its numbers.
+        TypeError: If dtypes differ, or a leaf is not an array.
     """
     hint = f"make one with init_state(...) or attend(..., return_state=True) of {name!r}"
     structure: object = jax.tree.structure(expected)

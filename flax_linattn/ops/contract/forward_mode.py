@@ -10,15 +10,15 @@ from contextlib import contextmanager
 def explain_forward_mode_error(name: str, form: str) -> Iterator[None]:
     """Replaces JAX's error about forward mode by one that names the form that supports it.
 
-    JAX does so only when a program is compiled or run: within a ``jax.jit`` of the caller's own
-    the message is that of JAX.
+    JAX raises the error when it compiles or runs a program, so inside a caller's ``jax.jit`` the
+    message remains JAX's.
 
     Args:
-        name: Of the mechanism.
-        form: The one that was asked for.
+        name: Name of the mechanism.
+        form: Form that the caller requested.
 
     Raises:
-        TypeError: The gradient inside is derived by hand and has no tangents.
+        TypeError: If the gradient inside is derived by hand, and so has no forward mode.
 
     Example:
         >>> with explain_forward_mode_error("aaren", "auto"):
@@ -32,7 +32,7 @@ form='parallel', which supports both but needs more memory.
     try:
         yield
     except (TypeError, NotImplementedError) as error:
-        # The latter is what gradients of tangents end in.
+        # Reverse mode over forward mode fails with "custom_lin".
         if "forward-mode autodiff" not in str(error) and "custom_lin" not in str(error):
             raise
         raise TypeError(

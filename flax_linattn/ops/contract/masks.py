@@ -1,9 +1,8 @@
 """Masks and packed segments: which queries attend to which keys, decided once for all mechanisms.
 
-A *segment* is a maximal stretch of valid tokens with one segment id. Tokens attend to each other
-only within a segment; an id that comes back later starts a new segment. Padding belongs to no
-segment: ids at masked positions are ignored, so padding in the middle of a segment does not split
-it.
+A *segment* is a maximal span of valid tokens with one segment id. Tokens attend to each other only
+within a segment; an id that occurs again later starts a new segment. Padding belongs to no segment:
+ids at masked positions are ignored, so padding in the middle of a segment does not split it.
 """
 
 from __future__ import annotations
@@ -19,7 +18,8 @@ from jaxtyping import Bool, Int
 from flax_linattn.typing import Array, Mask, SegmentIds, Visible
 
 NO_SEGMENT = -(2**31)
-"""Segment id of a packed state before any valid token: it continues in whichever id comes first."""
+"""Segment id of a packed state before any valid token: the first id of the next call continues
+it."""
 
 
 @jax.tree_util.register_dataclass
@@ -30,8 +30,8 @@ class Segments:
     Attributes:
         starts: Boolean array of shape [B, T], True at the first valid token of each segment
             but the first; the first counts as a start only if its id differs from the carried one.
-        last: int32 array of shape [B], the segment id in which the sequence ends; ``NO_SEGMENT`` if
-            it has no valid token and no id was carried in.
+        last: Integer array of shape [B], the segment id at the end of each sequence; ``NO_SEGMENT``
+            if it has no valid token and no id was carried in.
     """
 
     starts: Bool[Array, "B T"]
@@ -46,9 +46,9 @@ class Segments:
 def zero_padding(x: Array, mask: Array | None) -> Array:
     """Zeroes ``x`` [B, T, ...] where ``mask`` [B, T] is False, NaN and gradients included.
 
-    The mask may span fewer leading axes than x. One of another shape is left for the caller
-    to refuse, and no mask changes nothing. A NumPy array becomes one of JAX, of a dtype that JAX
-    has: float64 only where that is enabled.
+    The mask may have fewer axes than x. If its shape does not fit, x is returned unchanged, and the
+    caller rejects the mask. A NumPy array becomes a JAX array, in float64 only where that is
+    enabled.
 
     Example:
         >>> import jax.numpy as jnp
@@ -62,12 +62,12 @@ def zero_padding(x: Array, mask: Array | None) -> Array:
 
 
 def static_max_length(length: int, mask: Array | None) -> int:
-    """Returns the most valid tokens of any sequence, or 0 if the mask is a traced array."""
+    """Returns the maximum number of valid tokens per sequence, or 0 if the mask is traced."""
     if mask is None:
         return length
     if isinstance(mask, jax.core.Tracer):
         return 0
-    # Not jnp, whose results are unknown wherever something is being traced.
+    # NumPy, because jnp results are unknown while another array is being traced.
     return int(np.max(np.sum(np.asarray(mask), axis=1), initial=0))
 
 
@@ -90,10 +90,10 @@ def find_segments(
     """Finds the segments of equal ids among the valid tokens.
 
     Args:
-        segment_ids: int [B, T].
-        mask: Boolean array of shape [B, T]; True marks valid tokens; default all.
-        carried: int32 array of shape [B], the id in which an earlier call ended; a first valid
-            token with another id starts a new segment. By default the first segment continues.
+        segment_ids: Integer array of shape [B, T].
+        mask: Boolean array of shape [B, T]; True marks valid tokens. None means all are valid.
+        carried: Integer array of shape [B], the id in which an earlier call ended; a first valid
+            token with another id starts a new segment. None means the first segment continues.
 
     Example:
         >>> import jax.numpy as jnp
@@ -122,9 +122,9 @@ def find_packed_segments(
     """Returns ``find_segments`` for a packed call, and None without ``segment_ids``.
 
     Args:
-        segment_ids: int [B, T], or None.
+        segment_ids: Integer array of shape [B, T], or None.
         mask: Boolean array of shape [B, T]; True marks valid tokens.
-        carried: int32 array of shape [B], the id in which an earlier call ended, if that is known.
+        carried: Integer array of shape [B], the id in which an earlier call ended, if it is known.
 
     Example:
         >>> find_packed_segments(None, None, None) is None
@@ -197,10 +197,11 @@ def visible_rows(
 
     Args:
         index: Positions of the queries.
-        num_keys: S.
-        is_causal: A query sees keys up to its own position.
+        num_keys: Number of keys S.
+        is_causal: Whether a query attends only to keys up to its own position.
         mask: Boolean array of shape [B, S]; True marks valid tokens.
-        segment_index: The segment of each position (``Segments.index``).
+        segment_index: Integer array of shape [B, S], the segment of each position
+            (``Segments.index``).
 
     Example:
         >>> import jax.numpy as jnp

@@ -1,9 +1,10 @@
 """The contract that every attention mechanism keeps.
 
-A mechanism is a frozen, hashable dataclass, hence static under ``jax.jit``. Its public
-methods live here, once: they check what comes in, make padding harmless, and hand clean
-arrays to the two families, :mod:`flax_linattn.ops.engine.streaming` (a monoid, state of constant
-size) and :mod:`flax_linattn.ops.engine.cache` (keys and values stored).
+A mechanism is a frozen, hashable dataclass, hence static under ``jax.jit``. Its public methods are
+implemented here, once: they check their arguments, zero the padding, and call the families
+:mod:`flax_linattn.ops.engine.streaming` (a monoid with a state of constant size),
+:mod:`flax_linattn.ops.engine.cache` (stored keys and values) and
+:mod:`flax_linattn.ops.engine.stateless` (whole sequences).
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike, DTypeLike
 
-from flax_linattn.checks import at_least
+from flax_linattn.checks import check_integers
 from flax_linattn.ops.contract import checks, masks, meshes, output_sharding
 from flax_linattn.ops.contract.call import (
     Call,
@@ -182,13 +183,13 @@ class Mechanism(abc.ABC):
                 cross-attention of equal lengths. For latents its shape is [B, L], or [B,
                 T] with ``mask`` as the default if ``is_causal``.
             segment_ids: Integer array of shape [B, T] for packed sequences (T = S): tokens attend
-                to each other within a stretch of equal ids.
+                to each other within a segment of equal ids.
             initial_state: State returned by an earlier call, whose tokens come first. With
                 ``segment_ids`` a plain state belongs to the first segment, a :class:`PackedState`
                 to the segment of its id.
             return_state: Whether to return ``(y, state)`` instead of ``y``.
-            form: "auto" or one of ``capabilities.forms``. All forms return the same numbers up to
-                rounding.
+            form: Name of the form, "auto" or one of ``capabilities.forms``. All forms return the
+                same numbers up to rounding.
             **parameters: The mechanism's own arguments (see ``parameters``); None means not passed.
                 Also its per-token inputs (``token_arguments``) of shape [B, S, ...], padded and
                 packed like k.
@@ -200,8 +201,8 @@ class Mechanism(abc.ABC):
             ``segment_ids`` was passed.
 
         Raises:
-            ValueError: A shape, form, state or combination of arguments is not supported.
-            TypeError: A dtype or an argument name is wrong, or the form has no forward mode.
+            ValueError: If a shape, form, state or combination of arguments is not supported.
+            TypeError: If a dtype or an argument name is wrong, or the form has no forward mode.
         """
         queries: Any = checks.resolve_queries(self.name, self.capabilities, q, latents)
 
@@ -267,7 +268,7 @@ class Mechanism(abc.ABC):
             self._check_state(state, q, k, v)
             checks.check_carried_segment(carried, k.shape[0])
         segments = self._find_segments(segment_ids, mask, carried)
-        # A mask of tokens says nothing of queries that are given for all of them.
+        # Causal outputs of latents belong to tokens, so their mask zeroes no query.
         has_token_outputs = count_latents(self.capabilities, q) is not None and is_causal
         q = broadcast_queries(self.capabilities, q, k)
 
@@ -321,8 +322,8 @@ class Mechanism(abc.ABC):
             the same structure and shapes.
 
         Raises:
-            ValueError: Shapes do not fit each other or the state.
-            TypeError: A dtype or an argument name is wrong.
+            ValueError: If shapes do not fit each other or the state.
+            TypeError: If a dtype or an argument name is wrong.
         """
         queries: Any = checks.resolve_queries(self.name, self.capabilities, q, latents)
 
@@ -380,8 +381,8 @@ class Mechanism(abc.ABC):
             state_b: State of the later span, of the same structure and shapes.
 
         Raises:
-            ValueError: The mechanism cannot merge states, or the states do not belong together.
-            TypeError: The states differ in dtype.
+            ValueError: If the mechanism cannot merge states, or the states do not belong together.
+            TypeError: If the states differ in dtype.
         """
         self._check_recurrent()
         if not self.capabilities.mergeable:
@@ -428,10 +429,10 @@ class Mechanism(abc.ABC):
             num_latents: Number of latents L, if ``capabilities.latents``.
 
         Raises:
-            ValueError: The mechanism has no state, or none for this length or for latents.
+            ValueError: If the mechanism has no state, or none for this length or for latents.
         """
         self._check_recurrent()
-        at_least(1, num_latents=num_latents)
+        check_integers(1, num_latents=num_latents)
         if num_latents is not None and not self.capabilities.latents:
             raise ValueError(
                 f"{self.name!r} does not support latents, got num_latents={num_latents}; omit "
@@ -458,7 +459,7 @@ class Mechanism(abc.ABC):
         """Evaluates the paper's equations over the dense visibility matrix: slow, plain, trusted.
 
         It shares neither the engine nor the accumulation dtype with ``attend``: it computes in the
-        dtype of its inputs. Arguments are those of ``attend``.
+        dtype of its inputs. It takes the arguments of ``attend``.
         """
         queries: Any = checks.resolve_queries(self.name, self.capabilities, q, latents)
         return meshes.run_on_automatic_axes(
@@ -503,7 +504,7 @@ class Mechanism(abc.ABC):
             rows, k.shape[1], is_causal=is_causal, mask=mask, segments=segments
         )
         if query_mask is not None and not self.capabilities.recurrent:
-            # Where sequences are mixed as a whole, a padded query must not count either.
+            # Mechanisms that mix whole sequences must ignore padded queries, too.
             visible = visible & query_mask[:, :, None]
         k, v = masks.zero_padding(k, mask), masks.zero_padding(v, mask)
         if many:
@@ -523,7 +524,7 @@ class Mechanism(abc.ABC):
         own: Parameters,
         per_token: Parameters,
     ) -> Array:
-        """Evaluates the reference for each latent as if it were the learned one."""
+        """Evaluates the reference with each latent in turn as the learned query."""
 
         def reference_one(q: Array, *row: Any) -> Array:
             k, v, visible, per_token = jax.tree.map(lambda x: x[None], row)
@@ -609,7 +610,7 @@ class Mechanism(abc.ABC):
         """
 
     def _causal_alternative(self) -> str:
-        """Returns what to do if there is no causal form, for error messages."""
+        """Returns the advice of error messages if there is no causal form."""
         return "use is_causal=False"
 
     def _check_overflow(self, state: State, parameters: Parameters) -> None:  # noqa: B027  (optional)
@@ -683,7 +684,7 @@ class Mechanism(abc.ABC):
         return mask, mask if query_mask is None and has_token_outputs else query_mask
 
 
-# Compiled here, so that calls outside ``jit`` do not compile their loops again each time.
+# Jitted here, so that calls outside ``jit`` do not compile their loops each time.
 @partial(jax.jit, static_argnums=0)
 def _attend(mechanism: Mechanism, call: Call) -> tuple[Outputs, State]:
     y, state = (mechanism._attend_causal_call if call.is_causal else mechanism._attend)(call)

@@ -1,6 +1,6 @@
 """Meshes with explicit axes, the default of ``jax.make_mesh``, where shardings are part of types.
 
-On such axes JAX rejects whatever leaves a sharding open: a loop that starts from zeros and
+On such axes JAX rejects operations with an ambiguous sharding: a loop that starts from zeros and
 continues with examples of a sharded batch, a gather, a reshape. :func:`run_on_automatic_axes` runs
 such code as on a mesh with automatic axes, where XLA chooses the shardings of intermediate results,
 and sets only the shardings of the results.
@@ -17,7 +17,7 @@ from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
 Tree = TypeVar("Tree")
 Axes = Any
-"""What an axis of an array is split over: a name, several, or None."""
+"""Mesh axes over which an axis of an array is sharded: a name, several names, or None."""
 
 
 def run_on_automatic_axes(
@@ -25,13 +25,14 @@ def run_on_automatic_axes(
 ) -> Tree:
     """Calls ``function(*arguments)`` with the explicit axes of their mesh as automatic ones.
 
-    Without such axes nothing but the call happens.
+    Without explicit axes it is a plain call.
 
     Args:
-        function: It must take all arrays of the mesh as arguments, and close over none.
-        arguments: Trees with arrays.
-        split: Of the results, gives a tree alike whose leaves say what each array's axes are split
-            over, as :func:`partition_axes` does. Axes that do not divide evenly stay whole.
+        function: Function that takes all arrays of the mesh as arguments and closes over none.
+        arguments: Arguments of the function, trees with arrays.
+        split: Function of the results that returns a tree of the same structure, with the mesh axes
+            over which each array is sharded (:func:`partition_axes`) as leaves. Axes that do not
+            divide evenly stay whole.
 
     Example:
         >>> import jax.numpy as jnp
@@ -42,8 +43,8 @@ def run_on_automatic_axes(
     mesh = find_explicit_mesh(arguments)
     if mesh is None:
         return function(*arguments)
-    # Not jax.sharding.auto_axes: it wants to know how outputs lie before there are any, fails on
-    # arrays of a mesh that is not set, and on axes that do not divide evenly.
+    # Not jax.sharding.auto_axes: it requires the output shardings in advance, and fails on arrays
+    # of a mesh that is not set and on axes that do not divide evenly.
     inner = mesh.update_axis_types(dict.fromkeys(mesh.explicit_axes, AxisType.Auto))
     with jax.sharding.use_abstract_mesh(inner):
         replicated = NamedSharding(inner, PartitionSpec())

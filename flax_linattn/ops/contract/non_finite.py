@@ -49,7 +49,7 @@ class NonFinite(NamedTuple):
         """Overwrites with NaN the outputs [B, T, H, V] or [B, T, L, H, V] that read a marked token.
 
         Args:
-            y: Outputs.
+            y: Outputs of shape [B, T, H, V] or [B, T, L, H, V].
             attended: Boolean array of shape [B, T, H], from ``attends_to_marked``.
         """
         marked = attended if self.queries is None else attended | self.queries
@@ -63,7 +63,7 @@ def replace_non_finite(
     """Replaces the tokens and queries of a call that are not finite by zeros, and marks them.
 
     Args:
-        call: Its arrays may hold anything.
+        call: Checked call, whose arrays may hold any number.
         can: Capabilities of the mechanism.
         arguments: Declarations of its per-token inputs.
     """

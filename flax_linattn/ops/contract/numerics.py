@@ -31,8 +31,8 @@ def accumulation_dtype(dtype: DTypeLike) -> jnp.dtype:
 def einsum(subscripts: str, *operands: Array) -> Array:
     """Computes ``jnp.einsum`` in the full precision of its operands, on accelerators too.
 
-    There float32 products are rounded to 10 or 7 bits by default, which forms of a mechanism
-    would do differently. ``jax.default_matmul_precision`` overrides it.
+    By default accelerators round float32 operands to 10 or 7 bits, and the forms of a mechanism
+    would differ. ``jax.default_matmul_precision`` overrides this function.
 
     Example:
         >>> import jax.numpy as jnp
@@ -67,8 +67,8 @@ def match_varying_axes(tree: Tree) -> Tree:
 def safe_divide(numerator: Array, denominator: Array) -> Array:
     """Divides, returning 0 with zero gradient where the denominator is 0.
 
-    Subnormal denominators count as 0, which they are on most hardware. The gradient is finite
-    for small denominators, whose squares underflow, too.
+    Subnormal denominators count as 0, as on most hardware. The gradient is finite even for small
+    denominators whose squares underflow.
 
     Example:
         >>> import jax.numpy as jnp
@@ -96,16 +96,16 @@ def _divide_jvp(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> 
 
 
 def scores(q: Array, k: Array, subscripts: str = "bthk,bshk->bhts") -> Array:
-    """Computes the products q . k as the same numbers wherever a program uses them.
+    """Computes the products q . k such that every use in a program has the same rounding.
 
-    A product of one channel is a multiplication, which compilers join with the subtraction of a
-    maximum, rounded once: that of a large score from itself is not 0 then. A channel of zeros makes
-    it a sum, which they leave alone.
+    With one channel the product is a plain multiplication, which compilers fuse with the
+    subtraction of a maximum into one rounding: a large score minus itself is then not 0. A second
+    channel of zeros makes it a sum, which they do not fuse.
 
     Args:
-        q: vectors [..., K].
-        k: vectors [..., K].
-        subscripts: Of :func:`einsum`, both with the channels last.
+        q: Vectors of shape [..., K].
+        k: Vectors of shape [..., K].
+        subscripts: Subscripts of :func:`einsum`, with the channels last in both operands.
 
     Example:
         >>> import jax.numpy as jnp
@@ -121,7 +121,7 @@ def score_scale(scale: float | Array | None, default: float | None, key_dim: int
     """Returns the factor of the scores: the argument, else the hyperparameter, else K**-0.5.
 
     Raises:
-        ValueError: The factor is not a scalar.
+        ValueError: If the factor is not a scalar.
 
     Example:
         >>> score_scale(None, None, 16), score_scale(None, 0.5, 16), score_scale(2.0, 0.5, 16)
@@ -156,9 +156,9 @@ class ScoreScale:
 def multiply_by_scalar(x: Array, factor: float | Array) -> Array:
     """Multiplies ``x`` [..., H, K] by one number, whose gradient is summed pairwise over tokens.
 
-    The number is spread by doubling, so that its gradient adds the halves of all tokens, each of
-    these its own halves, and so on. Those of a plain product may be added one after another: over
-    500 tokens of outputs without a denominator that lost 60 times as much to rounding.
+    The number is broadcast by doubling, so its gradient is summed in a binary tree. The gradient of
+    a plain product may be summed sequentially: over 500 tokens of outputs without a denominator
+    that had a 60 times larger rounding error.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -179,7 +179,7 @@ def multiply_by_scalar(x: Array, factor: float | Array) -> Array:
 def exp_difference(score: Array, maximum: Array) -> Array:
     """Computes ``exp(score - maximum)`` where either may be -inf, without NaN.
 
-    A maximum of -inf stands for "no token yet"; nothing has weight then.
+    A maximum of -inf stands for "no token yet": all weights are 0 then.
     """
     finite = jnp.where(jnp.isneginf(maximum), jnp.zeros_like(maximum), maximum)
     return jnp.exp(score - finite)

@@ -30,8 +30,8 @@ def latent_output_axes(latents: Array, k: Array, v: Array, *, is_pooled: bool) -
 
     Args:
         latents: Latents of shape [L, H, K] or [B, L, H, K].
-        k: keys [B, S, H, K], or [B, H, K] of a step.
-        v: Values, likewise.
+        k: Keys of shape [B, S, H, K], or [B, H, K] in ``step``.
+        v: Values, with the leading axes of the keys.
         is_pooled: Whether one output stands for all S tokens.
     """
     *lead, heads, _ = partition_axes(k)
@@ -45,11 +45,11 @@ def state_axes(
     """Returns the mesh axes of the state after a call.
 
     Args:
-        state: What the call returns.
-        before: The state that it was given: the new one lies as that does, so that a loop can carry
-            it. None means there was none: batch and heads as the keys.
-        k: keys [B, S, H, K].
-        new_state: Makes a state for a number of heads; only its shapes are asked for.
+        state: State that the call returns.
+        before: State that the call received; the new state is sharded like it, so that a loop can
+            carry it. None means there was none, so batch and heads are sharded like the keys.
+        k: Keys of shape [B, S, H, K].
+        new_state: Function from a number of heads to a state, of which only the shapes are used.
     """
     state, segment_id = unpack_state(state)
     rows, _, heads, _ = partition_axes(k)
@@ -68,12 +68,12 @@ def state_axes(
 
 
 def head_axes(new_state: Callable[[int], State]) -> list[tuple[bool, ...]]:
-    """Finds the head axes of a state's leaves: those that grow with the number of heads.
+    """Finds the axes of a state's leaves whose size depends on the number of heads.
 
-    A state of a mechanism of one's own needs not say it so.
+    So user-defined mechanisms need not declare them.
 
     Args:
-        new_state: Makes a state for a number of heads; only its shapes are asked for.
+        new_state: Function from a number of heads to a state, of which only the shapes are used.
 
     Example:
         >>> import jax.numpy as jnp
@@ -88,7 +88,7 @@ def head_axes(new_state: Callable[[int], State]) -> list[tuple[bool, ...]]:
 
 
 def merged_state_axes(state_a: State, state_b: State) -> Any:
-    """Returns the mesh axes of merged states: those of the first, else those of the second."""
+    """Returns the mesh axes of merged states: of the first where it has any, else the second."""
 
     def either(a: Array, b: Array) -> Any:
         return tuple(x or y for x, y in zip(partition_axes(a), partition_axes(b), strict=True))

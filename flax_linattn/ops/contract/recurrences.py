@@ -16,16 +16,17 @@ def reference_recurrence(
 ) -> Array:
     """Returns the outputs of a plain loop over tokens.
 
-    A token that sees itself is real; the state is fresh where one sees no other before it.
+    A token that attends to itself is valid; the state restarts at a token that attends to no
+    earlier one.
 
     Args:
-        token: (state, what is known of one token [B, ...]) -> state, outputs [B, H, V].
-        before: The state before the first token.
-        tokens: A tree of arrays [B, T, ...].
-        visible: Boolean array of shape [B or 1, T, T], causal.
+        token: Function (state, leaves [B, ...] of one token) -> (state, outputs [B, H, V]).
+        before: State before the first token.
+        tokens: Tree of arrays of shape [B, T, ...].
+        visible: Causal Boolean array of shape [B or 1, T, T].
 
     Returns:
-        y [B, T, H, V], 0 where a token is padding.
+        Outputs of shape [B, T, H, V], 0 at padding.
     """
     batch = jax.tree.leaves(tokens)[0].shape[0]
     real = jnp.broadcast_to(jnp.diagonal(visible, axis1=1, axis2=2), (batch, visible.shape[1]))

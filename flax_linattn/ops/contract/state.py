@@ -1,4 +1,4 @@
-"""Sizes, export and packed segments of states."""
+"""States: their sizes, their export, and the packed segment to which they belong."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 _REGISTERED: dict[str, str] = {}
-"""By the name in files: the module and qualified name of the class."""
+"""Name in files -> module and qualified name of the class."""
 
 
 @overload
@@ -34,17 +34,18 @@ def register_state(
 ) -> type[T] | Callable[[type[T]], type[T]]:
     """Registers a class of states with ``jax.export``, so that functions on them can be saved.
 
-    Every class of this package that goes in or out of a ``step`` has it. Whoever loads such a
-    function imports the class before.
+    Every state class of this package is registered. A program that loads an exported function must
+    import the class first.
 
     Args:
-        kind: A ``NamedTuple``, or a dataclass that is registered with JAX, whose static fields are
-            JSON values or tuples of them.
-        name: What files call it; None means its package and class, so that modules may move.
+        kind: A ``NamedTuple``, or a dataclass registered with JAX whose static fields are JSON
+            values or tuples of them.
+        name: Name of the class in files; None means its package and class, so that modules may
+            move.
 
     Raises:
-        ValueError: Another class has that name. For one that is made once more, as when a cell of
-            a notebook is run again, it warns: JAX keeps the first.
+        ValueError: If another class has that name. A class that is defined again, as when a
+            notebook cell is run twice, only causes a warning: JAX keeps the first.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -99,12 +100,12 @@ class StateSizes(NamedTuple):
     """Sizes and dtype of a state.
 
     Attributes:
-        batch_size: B.
-        num_heads: H.
-        key_dim: K.
-        value_dim: V.
-        max_length: Most tokens that a cache is to hold; None means it grows.
-        dtype: Of sums, float32 or float64.
+        batch_size: Number of sequences B.
+        num_heads: Number of heads H.
+        key_dim: Channels of a key, K.
+        value_dim: Channels of a value, V.
+        max_length: Maximum number of tokens that a cache can hold; None means it grows.
+        dtype: Accumulation dtype, float32 or float64.
         num_latents: Number of latents L; None if there are none.
     """
 
@@ -127,12 +128,12 @@ class StateSizes(NamedTuple):
 class PackedState(NamedTuple):
     """State of a mechanism with the id of the packed segment in which it ended.
 
-    ``attend`` returns it when it was given ``segment_ids``; the next call takes it as
-    ``initial_state`` and starts afresh in every row whose first id is another one.
+    ``attend`` returns it if ``segment_ids`` was passed. The next call takes it as ``initial_state``
+    and restarts every sequence whose first id differs.
 
     Attributes:
         state: The mechanism's own state.
-        segment_id: int32 array of shape [B]; -2**31 where no real token has come with an id yet.
+        segment_id: Integer array of shape [B]; -2**31 where no valid token has had an id yet.
     """
 
     state: State

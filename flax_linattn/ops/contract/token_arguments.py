@@ -22,7 +22,7 @@ RESERVED_NAMES = (
     *("q", "k", "v", "query", "is_causal", "mask", "query_mask", "segment_ids"),
     *("initial_state", "return_state", "form", "state", "self"),
 )
-"""Arguments that ``attend``, ``step``, ``reference`` or ``lift`` has already."""
+"""Argument names of ``attend``, ``step``, ``reference`` and ``lift``."""
 
 
 def identity(x: Array) -> Array:
@@ -34,21 +34,21 @@ def identity(x: Array) -> Array:
 class TokenArgument:
     """Per-token input of a mechanism: a number or vector for every token and head.
 
-    It is a keyword argument of ``attend``, ``step`` and ``reference``, and nothing that a mechanism
-    can do without. A layer makes it of its inputs: ``activation(x W + b)``.
+    It is a required keyword argument of ``attend``, ``step`` and ``reference``. A layer computes it
+    from its inputs: ``activation(x W + b)``.
 
     Attributes:
-        name: Of the keyword argument.
-        axes: Those after [B, S], or after [B] in ``step``, each once: "H", "HK", "HV".
-        low: Smallest value.
-        high: Largest value.
-        activation: From any number to one between ``low`` and ``high``; needed where one of these
-            is finite.
-        bias_init: (key, shape, dtype) -> the first b, as in ``jax.nn.initializers``.
+        name: Name of the keyword argument.
+        axes: Axes after [B, S] (after [B] in ``step``), each at most once: "H", "HK", "HV".
+        low: Minimum value.
+        high: Maximum value.
+        activation: Function from any number to a number between ``low`` and ``high``; required if
+            one of them is finite.
+        bias_init: Initializer (key, shape, dtype) -> b, as in ``jax.nn.initializers``.
 
     Raises:
-        ValueError: The name is no identifier or taken, an axis is unknown or there twice, no number
-            is between ``low`` and ``high``, or an activation is missing.
+        ValueError: If the name is invalid or reserved, an axis is unknown or repeated, ``low`` is
+            above ``high``, or an activation is missing.
 
     Example:
         >>> import jax
@@ -121,21 +121,20 @@ def check_token_arguments(
 ) -> dict[str, Array]:
     """Checks the per-token inputs of a call and returns them in the accumulation dtype.
 
-    A number out of range raises where its value is known; under ``jit``, where it is not, it
-    becomes NaN, and so does every output that attends to it. What stands at masked tokens counts
-    for nothing.
+    A number out of range raises an error if its value is known. Under ``jit`` it becomes NaN, and
+    so does every output that attends to it. Masked tokens may hold any number.
 
     Args:
-        name: Of the mechanism.
-        declared: What it wants.
-        given: By name; None means not given.
-        k: keys [..., H, K].
-        v: values [..., H, V].
+        name: Name of the mechanism.
+        declared: Per-token inputs that the mechanism declares.
+        given: Values by name; None means not passed.
+        k: Keys of shape [..., H, K].
+        v: Values of shape [..., H, V].
         mask: Boolean array of shape [...]; False marks padding.
 
     Raises:
-        TypeError: One is missing, no array, or of another dtype.
-        ValueError: One is of another shape or out of range.
+        TypeError: If an input is missing, not an array, or has a wrong dtype.
+        ValueError: If an input has a wrong shape or is out of range.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -183,7 +182,7 @@ def _check_range(name: str, argument: TokenArgument, x: Array, *, time: bool) ->
         return x
     if isinstance(x, jax.core.Tracer):
         return jnp.where((x < argument.low) | (x > argument.high), jnp.nan, x)
-    with jax.ensure_compile_time_eval():  # known here, also where something else is being traced
+    with jax.ensure_compile_time_eval():  # known even while another array is traced
         outside = (x < argument.low) | (x > argument.high)
         any_outside = bool(jnp.any(outside))  # one number leaves the device
     if any_outside:

@@ -28,28 +28,28 @@ def weights(
     """Computes the dense attention weights, for short sequences.
 
     Every mechanism's output is linear in the values, y_t = sum_s w_ts v_s. The weights are its
-    reference applied to one-hot values, so they hold all that the mechanism does:
+    reference applied to one-hot values, so they include everything that the mechanism does:
     TaylorShift's factor sqrt(N / K), AFT's gate, Nystromformer's negative weights.
 
     Args:
-        mechanism: What ``get_mechanism`` returns.
+        mechanism: Result of ``get_mechanism``.
         q: Queries of shape [B, T, H, K]; the learned query [H, K]; None with ``latents``.
-        k: keys [B, S, H, K].
+        k: Keys of shape [B, S, H, K].
         latents: External queries of shape [L, H, K] or [B, L, H, K], as in ``attend``.
-        is_causal: As in ``attend``, like the rest.
-        mask: Boolean array of shape [B, S].
-        query_mask: Boolean array of shape [B, T].
-        segment_ids: int [B, T].
-        **parameters: The mechanism's own.
+        is_causal: Whether attention is causal, as in ``attend``.
+        mask: Boolean array of shape [B, S]; True marks valid tokens.
+        query_mask: Boolean array of shape [B, T]; True marks positions whose weights are wanted.
+        segment_ids: Integer array of shape [B, T].
+        **parameters: The mechanism's own arguments and per-token inputs.
 
     Returns:
-        [B, H, T, S]; [B, H, K, T, S] where ``capabilities.channelwise``, and [B, H, V, T, S] where
-        one of its ``token_arguments`` has a number a channel of the values. Of latents
-        [B, H, L, S], or [B, H, T, L, S] after each token where ``is_causal``.
+        Weights of shape [B, H, T, S]; [B, H, K, T, S] if ``capabilities.channelwise``, and [B, H,
+        V, T, S] if a per-token input has one number per value channel. For latents [B, H, L, S], or
+        [B, H, T, L, S] after each token if ``is_causal``.
 
     Raises:
-        ValueError: What ``attend`` refuses.
-        TypeError: What ``attend`` refuses.
+        ValueError: If ``attend`` rejects the arguments.
+        TypeError: If ``attend`` rejects the arguments.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -96,4 +96,4 @@ def _num_value_channels(mechanism: Mechanism, k: Keys, parameters: Mapping[str, 
         shape = () if value is None else np.shape(value)
         if "V" in argument.axes and len(shape) == 2 + len(argument.axes):
             return int(shape[2 + argument.axes.index("V")])
-    return None  # what is missing or of another shape is refused by the mechanism
+    return None  # the mechanism rejects missing inputs and wrong shapes

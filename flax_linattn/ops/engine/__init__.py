@@ -1,42 +1,43 @@
 """Read me first: how the engine makes every form of every mechanism.
 
-Streaming mechanisms are a monoid. Three functions define one:
+Streaming mechanisms are a monoid, which three functions define:
 
 - lift: a token (k, v, per-token inputs) -> the state of this token alone;
-- merge: (earlier state, later state) -> the state of both spans; associative, with an identity;
+- merge: (earlier state, later state) -> the state of both; associative, with an identity;
 - read: (query, state) -> output.
 
-``prefix`` derives every form from them. Causal outputs read a prefix, other outputs read the total.
+``streaming`` is their base class, and ``prefix`` derives all forms: causal outputs read a prefix,
+other outputs read the total. Masked tokens are the identity. Packed segments restart the prefix.
+A family replaces the generic causal forms by faster ones with equal results:
 
-- parallel: one chunk, scanned by ``jax.lax.associative_scan``;
-- chunked: ``chunks.scan_chunks`` carries the state from chunk to chunk;
-- recurrent: chunks of one token; ``step`` is one of them.
+======================  ======================  ======================  ======================
+family                  parallel                chunked                 recurrent
+======================  ======================  ======================  ======================
+any monoid              ``prefix``: one         ``chunks``: a loop      chunks of one token
+                        associative scan        over chunks
+``exponential`` sums    ``exponential_scan``:   one tile after another  a loop over tokens
+(Aaren, RWKV)           all tiles at once
+EA-``series``           ``series_scan``: all    as recurrent            a loop over tokens
+                        tiles in lockstep
+``kernel`` (linear,     one chunk of matrix     ``kernel_scan``         chunks of one token
+TaylorShift)            products
+``gated`` (GLA, delta   one chunk of matrix     ``chunk_scan``          chunks of one token
+rule, retention)        products
+cache, ``scored``       ``cache``: one block    ``blocks``              one query at a time
+cache, ``channelwise``  ``cache``: one block    ``channel_blocks``      one query at a time
+======================  ======================  ======================  ======================
 
-Masked tokens are the identity. Packed segments reset the scan at their starts. ``shards`` merges
-the states of devices that hold consecutive spans. ``forms`` alone decides what ``form="auto"``
-means.
+Cache mechanisms (softmax, EA, expressive) have no finite state: ``cache`` stores keys and values,
+``window`` only the last ones. ``stateless`` mechanisms mix whole sequences; ``buckets`` is
+Reformer's. ``forms`` chooses form and sizes for ``form="auto"``; ``shards`` merges device states.
 
-A family replaces the generic chunk by something faster and keeps the same results:
+Time is divided into *spans*: any consecutive tokens, which have one state. A *chunk* is the span of
+one loop iteration, a *tile* a chunk of a hand-derived scan, a *shard* the span on one device. A
+*block* is a tile of the matrix of queries x keys (``block_plan``).
 
-=====================  ==========================================================================
-family                 files
-=====================  ==========================================================================
-any monoid             ``streaming`` (base class), ``prefix`` (all forms)
-exponential sums       ``exponential`` (state and merge), ``exponential_scan`` (causal forms and
-(Aaren, AFT, RWKV)     gradient), with decays in ``decays``
-EA-series              ``series`` (state and merge), ``series_scan`` (causal forms and gradient)
-kernels (linear,       ``kernel`` (a chunk by matrix products), ``kernel_scan`` (gradient), feature
-TaylorShift)           maps in ``features``, ``monomials`` and ``random_features``
-gated (GLA, delta      ``gated`` (a chunk by matrix products), ``chunk_scan`` (gradient), ``decays``
-rule, retention)       and ``gates``
-=====================  ==========================================================================
-
-Cache mechanisms have no finite state. ``cache`` stores keys and values and makes all forms from
-``attend_block``. ``scored`` (weights of q . k) runs ``blocks``; ``channelwise`` (weights per
-channel) runs ``channel_blocks``; ``block_plan`` chooses the blocks. ``window`` is a ring of the
-last tokens, ``single_query`` the step's product, and ``double_float`` sums the decays of forgetting
-attention. ``stateless`` mechanisms mix whole sequences; ``buckets`` is Reformer's part of it.
-
-Shared tools: ``tiles`` (time in tiles), ``recompute_vjp`` (a gradient that stores only the inputs)
-and ``primal_only`` (another computation where nothing is differentiated).
+Parts of mechanisms: ``decays`` (sums of log-decays), ``gates`` (how layers compute them),
+``double_float`` (their differences in cache mechanisms), ``features``, ``monomials`` and
+``random_features`` (feature maps), ``polynomials`` (TaylorShift's weights), ``single_query`` (the
+products of a step). Tools: ``tiles`` (array operations on time), ``recompute_vjp`` (a gradient that
+stores only inputs), ``primal_only`` (other code where nothing is differentiated).
 """

@@ -24,9 +24,9 @@ class BlockPlan:
     """Block sizes and lengths, known when the program is traced.
 
     Attributes:
-        sizes: what a block holds.
-        queries: T.
-        keys: S.
+        sizes: Batches, heads, queries and keys per block.
+        queries: Number of queries T.
+        keys: Number of keys S.
     """
 
     sizes: BlockSizes
@@ -37,13 +37,13 @@ class BlockPlan:
         """Lists the pairs of query and key blocks to compute, [pairs, 2], row by row."""
         rows, columns = self.sizes.queries, self.sizes.keys
         row, column = np.indices((-(-self.queries // rows), -(-self.keys // columns)))
-        made = np.ones_like(row, bool)
+        nonempty = np.ones_like(row, bool)
         if visibility.is_causal:  # the block's first key comes before its last query
-            made = column * columns - visibility.cached < (row + 1) * rows
+            nonempty = column * columns - visibility.cached < (row + 1) * rows
         if visibility.window is not None:  # its last key comes within the first query's window
             last = (column + 1) * columns - 1 - visibility.cached
-            made &= row * rows - visibility.window < last
-        return np.stack([row[made], column[made]], axis=1).astype(np.int32)
+            nonempty &= row * rows - visibility.window < last
+        return np.stack([row[nonempty], column[nonempty]], axis=1).astype(np.int32)
 
     def visible(self, visibility: Visibility, row: Array, column: Array) -> Visible:
         """Returns the visibility [B or 1, rows, columns] of a block, False beyond the ends."""
@@ -56,13 +56,14 @@ class BlockPlan:
     ) -> Any:
         """Calls ``function(per_batch, *trees)`` for some batches and heads at a time.
 
-        Arrays are [B, T, H, ...], those of the results too; others would be moved as a whole.
+        Arrays and results have shape [B, T, H, ...]; any other layout would be copied as a whole.
 
         Args:
-            function: of some of each, gives so many of the results.
-            results: arrays to write them into.
-            per_batch: a tree of arrays [B, ...], the same for all heads.
-            *trees: trees of arrays.
+            function: Function of slices of ``per_batch`` and ``trees`` that returns the same slices
+                of the results.
+            results: Tree of arrays into which the results are written.
+            per_batch: Tree of arrays of shape [B, ...], shared by all heads.
+            *trees: Trees of arrays of shape [B, T, H, ...].
         """
 
         def without_sums(_: None, *some: Any) -> tuple[Any, None]:
@@ -73,25 +74,25 @@ class BlockPlan:
     def map_heads_with_sums(
         self, function: Callable[..., Any], results: Any, sums: Any, per_batch: Any, *trees: Any
     ) -> tuple[Any, Any]:
-        """Segments ``map_heads`` for a function that also adds to sums over all batches and heads.
+        """Extends ``map_heads`` to a function that also adds to sums over all batches and heads.
 
         Args:
-            function: (sums, of_batch, *trees) -> (some of the results, sums).
-            results: as in ``map_heads``.
-            sums: a tree of arrays of any shapes.
-            per_batch: as in ``map_heads``.
-            *trees: as in ``map_heads``.
+            function: Function (sums, per_batch, *trees) -> (slices of the results, sums).
+            results: Tree of arrays, as in ``map_heads``.
+            sums: Tree of arrays of any shapes, shared by all batches and heads.
+            per_batch: Tree of arrays, as in ``map_heads``.
+            *trees: Trees of arrays, as in ``map_heads``.
 
         Returns:
             The results and the sums.
         """
         batches, heads = self.sizes.batches, self.sizes.heads
-        batch, _, every = jax.tree.leaves(trees)[0].shape[:3]
-        if (batches, heads) == (batch, every):
+        batch, _, num_heads = jax.tree.leaves(trees)[0].shape[:3]
+        if (batches, heads) == (batch, num_heads):
             return function(sums, per_batch, *trees)
 
         def body(i: Array, carry: tuple[Any, Any]) -> tuple[Any, Any]:
-            b, h = i // (every // heads) * batches, i % (every // heads) * heads
+            b, h = i // (num_heads // heads) * batches, i % (num_heads // heads) * heads
 
             def take_batches(x: Array) -> Array:
                 return jax.lax.dynamic_slice_in_dim(x, b, batches, axis=0)
@@ -107,9 +108,9 @@ class BlockPlan:
             some_results, sums = function(sums, *some)
             return jax.tree.map(put, results, some_results), sums
 
-        turns = (batch // batches) * (every // heads)
+        steps = (batch // batches) * (num_heads // heads)
         begin = match_varying_axes((results, sums, per_batch, trees))[:2]
-        return jax.lax.fori_loop(0, turns, body, begin)
+        return jax.lax.fori_loop(0, steps, body, begin)
 
 
 def take_block(x: Array, size: int, index: Array, axis: int) -> Array:

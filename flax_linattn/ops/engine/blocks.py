@@ -4,18 +4,18 @@ For scores s_ij = scale q_i . k_j + a_i - b_j, weights w(s) >= 0 and the visible
 
     D_i = sum_j w(s_ij),   y_i = sum_j w(s_ij) v_j / D_i
 
-Weights are relative to a level of their row, such as its largest score, which cancels. A block of
-them exists at a time, and none above a causal diagonal is made. The backward pass keeps y, the
-levels and 1 / D, and makes the blocks again: with dy the gradient of the outputs,
+Weights are relative to a level of their row, such as its maximum score, which cancels. One block of
+weights exists at a time, and blocks above a causal diagonal are skipped. The backward pass stores
+y, the levels and D, and recomputes the blocks: with dy the gradient of the outputs,
 
     dv_j = sum_i w(s_ij) / D_i dy_i
     ds_ij = w'(s_ij) / D_i dy_i . (v_j - y_i)
     da_i = sum_j ds_ij,   db_j = -sum_i ds_ij
 
 (for softmax: Dao et al., "FlashAttention", 2022, appendix B). Most mechanisms have neither a nor b.
-Only weights of differences of scores, as those of softmax, may have them: there a score and its
-offset are kept apart, or else a large score would take digits of the offset. So da_i is 0 but for
-rounding, which is passed on all the same: it is that of db, whose sums it makes cancel.
+They require weights of differences of scores, as in softmax: products and offsets are subtracted
+separately, because their sum would round away digits of the offset. Then da_i is 0 up to rounding.
+It is returned all the same: db has the same rounding errors, and in a sum of both they cancel.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ from flax_linattn.typing import Array
 class Offsets(NamedTuple):
     """Offsets a_i - b_j added to the scores, such as the decay between two tokens.
 
-    For weighings of differences alone, w(s, level) = w(s - level, 0).
+    Only for weights of differences, w(s, level) = w(s - level, 0).
 
     Attributes:
-        query: a, [B, T, H].
-        key: b, [B, S, H].
+        query: Offsets a of shape [B, T, H].
+        key: Offsets b of shape [B, S, H].
     """
 
     query: DoubleFloat
@@ -65,8 +65,8 @@ class Scores(NamedTuple):
     """Scores as unevaluated sums of a product and an offset, or the levels of rows of scores.
 
     Attributes:
-        product: scale q . k.
-        offset: what is added; None means nothing.
+        product: Products scale q . k.
+        offset: Offsets a - b; None means 0.
     """
 
     product: Array
@@ -94,12 +94,12 @@ class Scores(NamedTuple):
         """Returns the level of rows [..., S], which cancels and has no gradient."""
         if self.offset is None:
             return Scores(jax.lax.stop_gradient(weight_function.level(self.product)), None)
-        # The level cancels, so it need not be the exact pair of the largest score, only near it and
+        # The level cancels, so it need not be the exact pair of the maximum score, only near it and
         # used consistently. Two maxima are several times as fast on a CPU as an argmax.
         total, offset = map(jax.lax.stop_gradient, (self.total, self.offset))
-        max_block = jnp.max(total, axis=-1)
-        offset = jnp.max(jnp.where(total >= max_block[..., None], offset, -jnp.inf), axis=-1)
-        return Scores(max_block - offset, offset)
+        max_total = jnp.max(total, axis=-1)
+        offset = jnp.max(jnp.where(total >= max_total[..., None], offset, -jnp.inf), axis=-1)
+        return Scores(max_total - offset, offset)
 
     def maximum(self, other: Scores) -> Scores:
         """Returns the larger of two levels, elementwise."""
@@ -116,12 +116,14 @@ class WeightFunction(NamedTuple):
     """Function from scores to weights, with its derivative and its change with the level.
 
     Attributes:
-        masked_score: the score of what is invisible; its weight and slope are 0.
-        initial_level: the level of a row that has seen nothing.
-        level: scores [..., S] -> the level of the row [...]; of several spans it is the largest.
-        weight: (score, level) -> w relative to the level.
-        slope: (score, level) -> dw / ds relative to the level.
-        rescale: (old, new) -> weights relative to ``new`` over those relative to ``old``.
+        masked_score: Score of invisible keys; its weight and slope are 0.
+        initial_level: Level of a row before its first key.
+        level: Function from scores [..., S] to the level of the row [...]. The level of several
+            blocks is the maximum of their levels.
+        weight: Function (score, level) -> w relative to the level.
+        slope: Function (score, level) -> dw / ds relative to the level.
+        rescale: Function (old, new) -> factor that turns weights relative to ``old`` into weights
+            relative to ``new``.
     """
 
     masked_score: float
@@ -145,17 +147,17 @@ def attend_in_blocks(
     """Computes the outputs of all queries, holding one block of weights at a time.
 
     Args:
-        weight_function: how scores become weights.
-        q: queries [B, T, H, K].
-        k: keys [B, S, H, K].
-        v: values [B, S, H, V].
-        scale: factor of the scores.
-        visibility: which queries attend to which keys.
-        max_block: queries per block, and keys, at most.
-        offsets: what is added to the scores; None means nothing.
+        weight_function: Function from scores to weights.
+        q: Queries of shape [B, T, H, K].
+        k: Keys of shape [B, S, H, K].
+        v: Values of shape [B, S, H, V].
+        scale: Factor of the scores.
+        visibility: Rule for which queries attend to which keys.
+        max_block: Maximum number of queries, and of keys, per block.
+        offsets: Offsets added to the scores; None means 0.
 
     Returns:
-        y [B, T, H, V], 0 where no token is visible.
+        Outputs of shape [B, T, H, V], 0 where no token is visible.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -185,7 +187,7 @@ class Tokens(NamedTuple):
     offsets: Offsets | None
 
     def by_head(self, sizes: BlockSizes) -> Tokens:
-        """Returns [B, H, T', ...] in whole blocks; products on this layout take half the time."""
+        """Returns [B, H, T', ...] in whole blocks: products of this layout take half the time."""
         return self._each(_by_head, sizes.queries, sizes.keys)
 
     def by_token(self, queries: int, keys: int) -> Tokens:
@@ -272,7 +274,7 @@ class RunningMean(NamedTuple):
 
         ``sums`` replaces the product of weights and values by a faster one.
         """
-        # The level only rises, so earlier weights only shrink. It cancels, so it has no gradient.
+        # The level only rises, so earlier weights only shrink; it cancels, so it has no gradient.
         level = jax.lax.stop_gradient(self.level.maximum(score.level(weight_function)))
         weight = weight_function.weight(*score.relative_to(_expand_level(level)))
         before = weight_function.rescale(*self.level.relative_to(level)) * self.total
@@ -350,7 +352,7 @@ def _backward(
             jax.tree.map(lambda r: _by_head(r, size), r)
             for r in (means.y, dy, means.total, means.level.offset)
         )
-        # Filled rows get the level of no token: weight functions may divide by a level.
+        # Filled rows get the initial level, because weight functions may divide by a level.
         levels = Scores(_by_head(means.level.product, size, weight_function.initial_level), offset)
         inverse = safe_divide(jnp.ones_like(total), total)
         mean = einsum("bhtv,bhtv->bht", dy, y)
@@ -388,7 +390,7 @@ def _backward(
 def _add_offsets(
     gradients: Offsets | None, dscore: Array, row: Array, column: Array
 ) -> Offsets | None:
-    """Adds the gradients of a block to those of both floats of the offsets."""
+    """Adds the gradients of one block to the gradients of the offsets, in both floats."""
     if gradients is None:
         return None
     da, db = jnp.sum(dscore, axis=3), -jnp.sum(dscore, axis=2)

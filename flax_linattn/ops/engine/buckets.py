@@ -17,16 +17,17 @@ from flax_linattn.ops.engine.features import l2_normalize
 from flax_linattn.typing import Array
 
 EMPTY_SLOT_LABEL = -2
-"""The label of a free slot, which no token sees."""
+"""Label of a free slot, to which no token attends."""
 
 
 class SlotAssignment(NamedTuple):
     """Assignment of the tokens of a sequence to slots in one hash round, int32.
 
     Attributes:
-        slot: of each token [T]; behind the last one for padding.
-        token: in each slot [chunks * size]; T in a free one.
-        label: of each token [T]: a token sees those of its own label and of the one before.
+        slot: Slot of each token [T], out of range for padding.
+        token: Token in each slot [chunks * size], T in a free slot.
+        label: Label of each token [T]; a token attends to tokens of its own label and of the
+            previous one.
     """
 
     slot: Array
@@ -38,9 +39,9 @@ class Layout(NamedTuple):
     """Layout of chunks of tokens sorted by (bucket, position).
 
     Attributes:
-        size: slots of a chunk.
-        chunks: their number.
-        per_bucket: whether chunks restart in each bucket, whose last chunk may not be full.
+        size: Slots per chunk.
+        chunks: Number of chunks.
+        per_bucket: Whether chunks restart in each bucket, whose last chunk may not be full.
 
     Example:
         >>> import jax.numpy as jnp
@@ -77,16 +78,16 @@ class Layout(NamedTuple):
         """Computes each token's softmax sums over the tokens visible in a round, itself excluded.
 
         Args:
-            x: queries and, by their direction, keys [T, K].
-            v: values [T, V].
-            scale: factor of the scores.
-            own: the places in this round.
-            labels: those of all rounds [num_hashes, T].
-            is_causal: only earlier tokens are visible.
+            x: Queries of shape [T, K], which serve as keys when normalized.
+            v: Values of shape [T, V].
+            scale: Factor of the scores.
+            own: Slots of the tokens in this round.
+            labels: Labels of all rounds [num_hashes, T].
+            is_causal: Whether only earlier tokens are visible.
 
         Returns:
-            Of each token the largest score [T], -inf where no token is visible, and relative to it
-            the sum of weights [T] and of weights times values [T, V].
+            For each token the maximum score [T], -inf where no token is visible, and relative to it
+            the sums of weights [T] and of weights times values [T, V].
         """
         token = own.token.reshape(self.chunks, self.size)
 

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Float, Int
 
-from flax_linattn.checks import at_least
+from flax_linattn.checks import check_integers
 from flax_linattn.ops.contract import masks
 from flax_linattn.ops.contract.call import Call, StepCall
 from flax_linattn.ops.contract.checks import check_state_like
@@ -38,14 +38,14 @@ class KVCache:
     """Cache of keys and values of the valid tokens so far, without gaps.
 
     Attributes:
-        key: [B, L, H, K]; slots from ``length`` on are unused.
-        value: [B, L, H, V].
-        length: int32 array of shape [B], number of tokens taken in. Beyond L the row has
-            overflowed.
-        growable: static; the cache was made without ``max_length`` and is enlarged by every
-            call that appends (a new shape, hence a new compilation).
-        per_token: the mechanism's ``token_arguments`` by name, [B, L, ...] each, in the dtype of
-            sums; empty where it has none.
+        key: Keys of shape [B, L, H, K]; slots from ``length`` on are unused.
+        value: Values of shape [B, L, H, V].
+        length: Integer array of shape [B], number of tokens appended. A length above L marks an
+            overflow.
+        growable: Static; whether the cache was made without ``max_length``, so that every call that
+            appends enlarges it (a new shape, hence a new compilation).
+        per_token: Per-token inputs (``token_arguments``) of shape [B, L, ...], by name, in the
+            accumulation dtype; empty if the mechanism has none.
     """
 
     key: Float[Array, "B L H K"]
@@ -70,15 +70,15 @@ class KVCache:
         """Appends tokens after those in the cache.
 
         Args:
-            k: [B, S, H, K].
-            v: [B, S, H, V].
-            keep: Boolean array of shape [B, S], False = leave this token out.
-            restart: Boolean array of shape [B], forget the earlier tokens of this row.
-            per_token: [B, S, ...] each, by the names of ``self.per_token``; None means there are
-                none.
+            k: Keys of shape [B, S, H, K].
+            v: Values of shape [B, S, H, V].
+            keep: Boolean array of shape [B, S]; False skips the token.
+            restart: Boolean array of shape [B]; True empties the cache of this sequence first.
+            per_token: Per-token inputs of shape [B, S, ...], by the names of ``self.per_token``;
+                None means there are none.
 
         Returns:
-            The new cache. Tokens for which there is no room are lost, which ``length`` tells.
+            New cache. Tokens that do not fit are lost, and ``length`` then exceeds the capacity.
         """
         length = jnp.where(restart, 0, self.length)
         room = k.shape[1] if self.growable else 0
@@ -126,15 +126,15 @@ class Pairs(NamedTuple):
     """Queries and the tokens to which they may attend.
 
     Attributes:
-        q: [B, T, H, K].
-        k: [B, S, H, K].
-        v: [B, S, H, V].
-        positions: of both; None where the mechanism is not ``uses_positions``.
-        parameters: the mechanism's own arguments.
-        per_key: what ``prepare_per_token`` made of the per-token inputs: a tree of arrays [B, S,
+        q: Queries of shape [B, T, H, K].
+        k: Keys of shape [B, S, H, K].
+        v: Values of shape [B, S, H, V].
+        positions: Positions of queries and keys; None unless the mechanism ``uses_positions``.
+        parameters: The mechanism's own arguments, by name.
+        per_key: Result of ``prepare_per_token`` for the keys, a tree of arrays of shape [B, S,
             ...].
-        per_query: the same for the token of each query, [B, T, ...]; None where queries are not of
-            these tokens (T is not S).
+        per_query: Result of ``prepare_per_token`` for the tokens of the queries, of shape [B, T,
+            ...]; None in cross-attention (T is not S).
     """
 
     q: Array
@@ -151,21 +151,21 @@ class CacheMechanism(Mechanism):
     """Base class of mechanisms defined by ``attend_block`` over the visible tokens.
 
     Attributes:
-        chunk_size: queries per block in the chunked form.
-        cache_dtype: dtype of the cached keys and values; None means the accumulation dtype of the
-            inputs, in which per-token inputs are always kept.
+        chunk_size: Queries per block in the chunked form.
+        cache_dtype: Dtype of the cached keys and values; None means the accumulation dtype of the
+            inputs, which per-token inputs always have.
     """
 
     uses_positions: ClassVar[bool] = False
     """Whether ``attend_block`` is given positions."""
     window: ClassVar[int | None] = None
-    """How many tokens a query sees at most, the last ones in ``attend``; None means all."""
+    """Number of last tokens to which a query attends; None means all."""
 
     chunk_size: int = 256
     cache_dtype: str | None = None
 
     def __post_init__(self) -> None:
-        at_least(1, chunk_size=self.chunk_size)
+        check_integers(1, chunk_size=self.chunk_size)
         if self.cache_dtype not in (None, *CACHE_DTYPES):
             raise ValueError(
                 f"cache_dtype must be None or one of {', '.join(CACHE_DTYPES)}, got "
@@ -183,8 +183,8 @@ class CacheMechanism(Mechanism):
         """Transforms the per-token inputs once per call, for ``attend_block``.
 
         Args:
-            per_token: of all tokens in order of time [B, S, ...], cached ones first; 0 at padding
-                and in unused slots.
+            per_token: Per-token inputs of shape [B, S, ...] in the order of time, cached tokens
+                first; 0 at padding and in unused slots.
 
         Returns:
             A tree of arrays [B, S, ...]; by default the arguments themselves.
@@ -197,7 +197,7 @@ class CacheMechanism(Mechanism):
         return 2 * self.chunk_size
 
     def init_sums(self, q: Array, v: Array) -> Any:
-        """Returns the sums over no key for queries [B, 1, H, K], or None if there are no such sums.
+        """Returns the sums over no keys for queries [B, 1, H, K], or None to read all slots.
 
         With ``update_sums`` and ``mean_of_sums`` they let ``step`` read only the used part of a
         cache, block by block. With None, the default, ``step`` weights all slots, and its time
@@ -209,9 +209,9 @@ class CacheMechanism(Mechanism):
         """Includes one more block of keys in the sums; blocks come in reverse order of time.
 
         Args:
-            sums: of the later blocks.
-            pairs: one query and the block; ``per_key`` are the per-token inputs themselves, 0
-                where not seen, and ``per_query`` is None.
+            sums: Sums over the later blocks.
+            pairs: One query and the block of keys. ``per_key`` holds the per-token inputs
+                themselves, 0 where invisible; ``per_query`` is None.
             visible: Boolean array of shape [B, 1, S].
         """
         raise NotImplementedError
@@ -242,7 +242,7 @@ class CacheMechanism(Mechanism):
         """Rejects a capacity of more tokens than the mechanism has positions for."""
 
     def _attend_causal_call(self, call: Call) -> tuple[Outputs, State]:
-        return self._attend(call)  # which replaces what is not finite in cached tokens, too
+        return self._attend(call)  # it also replaces non-finite numbers of cached tokens
 
     def _attend(self, call: Call) -> tuple[Outputs, State]:
         batch, length, heads, key_dim = call.k.shape
@@ -267,7 +267,7 @@ class CacheMechanism(Mechanism):
                 per_token,
             )
 
-        # Cached tokens belong to the run that came in, number 0.
+        # Cached tokens belong to segment 0, which the call continues.
         key_segment = jnp.pad(segment_index, ((0, 0), (cached, 0)))
         visibility = masks.Visibility(
             is_causal=call.is_causal,
@@ -357,7 +357,7 @@ class CacheMechanism(Mechanism):
         return jnp.where(state.has_overflowed[:, None, None], jnp.nan, y), state
 
     def _attend_to_cache(self, q: Array, cache: KVCache, parameters: Parameters) -> Array:
-        """Computes outputs [B, 1, H, V] of queries that come after all cached tokens."""
+        """Computes outputs [B, 1, H, V] of queries that follow all cached tokens."""
         if cache.capacity <= self.block or self.init_sums(q, cache.value) is None:
             return self._attend_to_all_slots(q, cache, parameters)
         return primal_only(
@@ -386,7 +386,7 @@ class CacheMechanism(Mechanism):
 
         def body(i: Array, sums: Any) -> Any:
             first = (blocks - 1 - i) * size
-            # The last block begins sooner where the cache ends within it.
+            # A block that would reach beyond the cache begins earlier.
             begin = jnp.minimum(first, cache.capacity - size)
             slots = begin + jnp.arange(size, dtype=jnp.int32)
             visible = (slots >= first) & (slots < cache.length[:, None])
@@ -427,7 +427,7 @@ class CacheMechanism(Mechanism):
 
     def _check_state(self, state: KVCache, q: Array, k: Array, v: Array) -> None:
         if isinstance(state, KVCache):
-            # Whatever else stands there is refused below.
+            # A key of any other rank is rejected below.
             capacity = state.capacity if getattr(state.key, "ndim", 0) == 4 else 1
             expected = jax.eval_shape(
                 lambda: self.init_state(

@@ -1,17 +1,17 @@
 """Channelwise softmax in blocks of queries and keys, with a hand-derived gradient.
 
-Every channel c weighs by itself. For weights w_ijc of query i and key j,
+Every channel c has its own weights. For weights w_ijc of query i and key j,
 
     D_ic = sum_j w_ijc,   y_ic = sum_j w_ijc v_jc / D_ic
 
-Weights are relative to the largest of their row, which cancels. A block of them exists at a time,
-and none above a causal diagonal is made. The backward pass keeps y, the largest scores and D, and
-makes the blocks again: with dy the gradient of the outputs,
+Weights are relative to the maximum of their row, which cancels. One block of weights exists at a
+time, and blocks above a causal diagonal are skipped. The backward pass stores y, the maxima and D,
+and recomputes the blocks: with dy the gradient of the outputs,
 
     dv_jc = sum_i w_ijc dy_ic / D_ic
     dw_ijc = (v_jc - y_ic) dy_ic / D_ic
 
-and JAX derives what the block's queries, keys and biases have of dw.
+and JAX derives the gradients of the block's queries, keys and biases from dw.
 """
 
 from __future__ import annotations
@@ -116,23 +116,23 @@ def attend_by_channel(
     """Computes the outputs of all queries, holding one block of weights at a time.
 
     Args:
-        weight_function: how scores are made and become weights.
-        tokens: queries, keys and values.
-        table: what a pair of positions adds to its scores [N, N]; None means nothing.
-        visibility: which queries attend to which keys.
-        positions: of queries and keys in the table; None where there is none.
-        max_block: queries per block, and keys, at most.
+        weight_function: Functions that compute scores and weights.
+        tokens: Queries, keys and values.
+        table: Biases of shape [N, N], added to the scores of a pair of positions; None means 0.
+        visibility: Rule for which queries attend to which keys.
+        positions: Positions of queries and keys in the table; None without a table.
+        max_block: Maximum number of queries, and of keys, per block.
 
     Returns:
-        y [B, T, H, K], 0 where no token is visible.
+        Outputs of shape [B, T, H, K], 0 where no token is visible.
 
     Example:
         >>> import jax, jax.numpy as jnp
         >>> from flax_linattn import ops
         >>> mechanism = ops.get_mechanism("elementwise")
         >>> q, k, v = jax.random.normal(jax.random.key(0), (3, 1, 10, 2, 4))
-        >>> sees = Visibility(is_causal=True)
-        >>> y = attend_by_channel(mechanism, Tokens(q, k, v), None, sees, None, max_block=4)
+        >>> visible = Visibility(is_causal=True)
+        >>> y = attend_by_channel(mechanism, Tokens(q, k, v), None, visible, None, max_block=4)
         >>> want = mechanism.reference(q, k, v, is_causal=True)
         >>> bool(jnp.allclose(y, want, atol=1e-6))
         True
@@ -141,10 +141,10 @@ def attend_by_channel(
     if 0 in (shape[0], *lengths):
         return jnp.zeros_like(tokens.q)
     if table is not None:
-        # No position lies beyond the keys; the rest of a large table has no gradient to add up.
+        # No position lies beyond the keys, so the rest of a large table needs no gradient.
         table = table[: lengths[1], : lengths[1]].astype(tokens.k.dtype)
-    # All channels on one axis, as heads are of which a block holds some: a CPU took 1.5 times as
-    # long with an axis of 1 before them, and 4 times with one behind.
+    # All channels on one axis, as the heads of a block: a CPU took 1.5 times as long with an axis
+    # of size 1 before them, and 4 times as long with one after them.
     tokens = Tokens(*(x.reshape(*x.shape[:2], -1) for x in tokens))
     sizes = block_sizes(shape[0], tokens.q.shape[2], max_block, *lengths)
     plans = PerPlatform(*(Plan(size, *lengths, weight_function) for size in sizes))
@@ -276,11 +276,11 @@ def _backward(
             row, column = jnp.asarray(pairs)[p]
             (q, k, v), places = plan.take_pair(filled, positions, row, column)
             visible = plan.visible(context.visibility, row, column)
-            mean, largest, dmean = (plan.row(x, row)[:, :, None] for x in (y, maximum, dy))
+            mean, row_max, dmean = (plan.row(x, row)[:, :, None] for x in (y, maximum, dy))
 
             bias = gather_bias(table, places)
             score = masked_scores(plan.weight_function, q, k, bias, visible)
-            weight = plan.weight_function.relative_weight(score, largest) * dmean
+            weight = plan.weight_function.relative_weight(score, row_max) * dmean
             _, backward = jax.vjp(plan.weight_function.log_weight, q[:, :, None], k[:, None], bias)
             dq, dk, dbias = backward(weight * v[:, None] - weight * mean)
             if dtable is not None and places is not None:  # both or none are there

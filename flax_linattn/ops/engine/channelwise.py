@@ -32,7 +32,7 @@ class ChannelwiseSoftmax(CacheMechanism):
     """Softmax over the visible tokens in every channel, defined by ``scores``.
 
     Attributes:
-        chunk_size: maximum number of queries, and of keys, per block in the chunked form.
+        chunk_size: Maximum number of queries, and of keys, per block in the chunked form.
     """
 
     chunk_size: int = 64
@@ -63,7 +63,7 @@ class ChannelwiseSoftmax(CacheMechanism):
         positions = pairs.positions
         if visible is None:
             visible = masks.visible_rows(jnp.arange(queries), k.shape[1], is_causal=True)
-        # Few queries take many keys at a time: about chunk_size^2 scores a channel in all.
+        # The fewer queries, the more keys per block: about chunk_size^2 scores per channel.
         block = max(self.chunk_size, self.chunk_size**2 // queries)
 
         def body(

@@ -1,10 +1,10 @@
 """Scan over chunks with a gradient that stores no past states.
 
-Differentiating the loop over chunks would store the state before each chunk from the forward pass
-on, for every layer. Here only the inputs are stored. The backward pass recomputes the states from
-the left and holds all of them while it goes back through the chunks from the right. Unlike in
-:mod:`flax_linattn.ops.engine.kernel_scan` a chunk need not be linear in the state before it, and
-with decays it is not: their gradient depends on that state.
+Differentiating the loop over chunks would store the state before each chunk during the whole
+forward pass, in every layer. Here only the inputs are stored. The backward pass recomputes the
+states from the left, and holds them only during its own loop over the chunks from the right.
+Unlike :mod:`flax_linattn.ops.engine.kernel_scan` it needs these states: the gradient of a decay
+depends on the state that it scales.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from flax_linattn.typing import Array, State
 
 
 class Chunk(Protocol):
-    """Interface of a hashable mechanism whose spans are processed chunk by chunk."""
+    """Interface of a hashable mechanism that processes a sequence chunk by chunk."""
 
     def span_state_and_outputs(self, q: Array, span: Span, before: State) -> tuple[State, Array]:
-        """Returns the state after a span, and its outputs [B, C, ...]."""
+        """Returns the state after a chunk, and its outputs [B, C, ...]."""
 
     def span_state(self, span: Span, before: State) -> State:
-        """Returns the state after a span, without outputs."""
+        """Returns the state after a chunk, without outputs."""
 
 
 def chunk_scan(
@@ -39,13 +39,14 @@ def chunk_scan(
     """Processes a sequence chunk by chunk.
 
     Args:
-        chunk: its functions.
-        form: where "auto", the platform decides how to run what is not differentiated.
-        sizes: tokens per chunk; None means all in one, which JAX differentiates, in forward mode
+        chunk: Functions of one chunk.
+        form: Name of the form; with "auto" the platform decides between chunks and tokens where
+            nothing is differentiated.
+        sizes: Tokens per chunk; None means one chunk, which JAX differentiates, in forward mode
             too.
-        q: queries [B, T, H, K].
-        span: what is known of the tokens [B, T, ...].
-        initial: the state before the first token.
+        q: Queries of shape [B, T, H, K].
+        span: Tokens of shape [B, T, ...] with their masks.
+        initial: State before the first token.
 
     Returns:
         The state after the last token, and the outputs [B, T, ...].
@@ -109,7 +110,7 @@ def _gradients(
         dq, dtokens, dbefore = pull((dafter, dy))
         return dbefore, (dq, dtokens)
 
-    # The states before all chunks are recomputed, and live only during this backward pass.
+    # The states before all chunks, recomputed: they live only during this backward pass.
     _, states = scan_chunks(forward_body, initial, (span,), chunk_size, stack=True)
     dinitial, (dq, dtokens) = scan_chunks(
         backward_body, dlast, (q, span, dy), chunk_size, per_chunk=states, reverse=True

@@ -30,15 +30,15 @@ def scan_chunks(
     """Applies ``body`` to consecutive chunks of tokens along axis 1 of ``arrays``.
 
     Args:
-        body: (carry, span) -> (carry, outputs); span is a tuple of ``arrays``' leaves [B, C, ...],
-            followed by the chunk's own ``per_chunk``, if there is any.
-        carry: what the first span gets.
-        arrays: a tuple of trees of arrays [B, T, ...]; the last span is filled up with zeros, so
-            a mask among them marks the filling as padding.
-        chunk_size: C; None means all of T at once.
-        per_chunk: a tree of arrays [chunks, ...].
-        reverse: begin at the last span.
-        stack: return the outputs as [chunks, ...] instead of joined along axis 1.
+        body: Function (carry, chunk) -> (carry, outputs). A chunk is a tuple of the leaves [B, C,
+            ...] of ``arrays``, followed by its own ``per_chunk``, if any.
+        carry: Carry before the first chunk.
+        arrays: Tuple of trees of arrays of shape [B, T, ...]. The last chunk is filled with zeros,
+            so a mask among them marks the filling as padding.
+        chunk_size: Tokens per chunk C; None means one chunk.
+        per_chunk: Tree of arrays of shape [chunks, ...].
+        reverse: Whether to begin at the last chunk.
+        stack: Whether to return the outputs as [chunks, ...] instead of joined along axis 1.
 
     Returns:
         The last carry and the outputs [B, T, ...], or [chunks, ...].
@@ -64,12 +64,13 @@ def scan_chunks(
         o = jnp.moveaxis(o, 0, 1)
         return o.reshape(o.shape[0], chunks * chunk_size, *o.shape[3:])[:, :length]
 
-    # The backward pass recomputes a chunk from its carry: kept are a carry a chunk, not what each
-    # of its tokens made; a single token makes little more than a carry, a single query many scores.
+    # The backward pass recomputes a chunk from its carry, so one carry per chunk is stored instead
+    # of all intermediate results. A chunk of one token makes little more than a carry; without a
+    # carry its chunks are queries, and one query makes many scores.
     if chunk_size > 1 or carry is None:
         body = partial(jax.checkpoint, prevent_cse=False)(body)
-    spans = (*jax.tree.map(split, arrays), *extra)
-    carry, y = jax.lax.scan(body, carry, spans, reverse=reverse)
+    xs = (*jax.tree.map(split, arrays), *extra)
+    carry, y = jax.lax.scan(body, carry, xs, reverse=reverse)
     return carry, y if stack else jax.tree.map(join, y)
 
 
@@ -78,13 +79,14 @@ def scan_tokens(
 ) -> tuple[Carry, Array]:
     """Applies ``body`` to consecutive tokens and writes their outputs in place.
 
-    Made to be run, not to be differentiated: on a CPU up to twice as fast as chunks of one token,
-    which are laid out again.
+    For inference, not for differentiation: on a CPU it is up to twice as fast as ``scan_chunks`` of
+    one token, which copies arrays to another layout.
 
     Args:
-        body: (carry, token) -> (carry, output [B, ...]); token has the structure of ``arrays``.
-        carry: what the first token gets.
-        arrays: a tree of arrays [B, T, ...], T at least 1.
+        body: Function (carry, token) -> (carry, output [B, ...]). A token has the structure of
+            ``arrays``.
+        carry: Carry before the first token.
+        arrays: Tree of arrays of shape [B, T, ...], with T at least 1.
 
     Returns:
         The last carry and the outputs [B, T, ...].

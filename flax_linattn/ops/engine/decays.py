@@ -89,12 +89,13 @@ def decayed_products(q: Array, k: Array, a: Array) -> Array:
     """Computes the products of queries and keys, decayed by the tokens between them.
 
     Args:
-        q: [..., T, K].
-        k: [..., T, K].
-        a: log-decays [..., T, 1] or [..., T, K].
+        q: Queries of shape [..., T, K].
+        k: Keys of shape [..., T, K].
+        a: Log-decays of shape [..., T, 1] or [..., T, K].
 
     Returns:
-        [..., T, T]: sum over channels of q_i k_j exp(sum of a_l over j < l <= i), 0 for j > i.
+        Products of shape [..., T, T]: the sum over channels of q_i k_j exp(sum of a_l over j < l <=
+        i), 0 for j > i.
 
     Example:
         >>> import jax.numpy as jnp
@@ -131,13 +132,13 @@ def _halves(x: Array) -> tuple[Array, Array]:
 
 
 def _halves_like(x: Array, like: Array) -> tuple[Array, Array]:
-    """Splits tokens [..., P, 1, K] into halves whose spans are as long as those of ``like``."""
+    """Splits tokens [..., P, 1, K] into halves of spans, each as long as a span of ``like``."""
     size = like.shape[-2]
     return _halves(x.reshape(*x.shape[:-3], x.shape[-3] // size, size, x.shape[-1]))
 
 
 def _join_prefix_sums(earlier: Array, later: Array) -> Array:
-    """Joins the prefix sums of the halves of a span to those of the span."""
+    """Returns the prefix sums of a span, given the prefix sums of its two halves."""
     return jnp.concatenate([earlier, later + earlier[..., -1:, :]], axis=-2)
 
 

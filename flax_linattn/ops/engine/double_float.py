@@ -1,16 +1,16 @@
-"""Running sums in two floats, whose differences are right to rounding of the difference itself.
+"""Running sums in two floats, whose differences are accurate to their own rounding.
 
-What lies between two tokens is the difference of running sums over all before them. Of sums of
--60,000 float32 keeps steps of 1/256, and a difference of 0.05 would drown in them. Here each sum is
-a float and what rounding took from it, by additions that say what they lose (Knuth, "The Art of
-Computer Programming", volume 2, section 4.2.2; Dekker, 1971): twice the digits, so that
+The decay between two tokens is a difference of running sums from the first token on. Around -60,000
+float32 has steps of 1/256, so a difference of 0.05 would be lost. Here each sum is a float and its
+rounding error, by error-free additions (Knuth, "The Art of Computer Programming", volume 2, section
+4.2.2; Dekker, 1971): twice the digits, so that
 
     c_i - c_j = (high_i - high_j) + (low_i - low_j)
 
 has a relative error of some 1e-7 as long as |c| is below 1e6 times the difference.
 
-A compiler that took floats for real numbers would find ``low`` to be 0. XLA is not allowed to,
-unless a user sets its flags for fast mathematics.
+A compiler that treats floats as real numbers would simplify ``low`` to 0. XLA does so only if a
+user sets its flags for fast mathematics.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class DoubleFloat(NamedTuple):
     """Numbers represented as the unevaluated sum ``high + low``.
 
     Attributes:
-        high: the number, rounded to the dtype.
-        low: what is left of it, of the same shape and dtype.
+        high: Number rounded to the dtype.
+        low: Rounding error of ``high``, of the same shape and dtype.
     """
 
     high: Array
@@ -67,10 +67,10 @@ def running_sum(x: Array) -> DoubleFloat:
     """Computes sums of ``x`` over axis 1 up to and including each position.
 
     Args:
-        x: finite numbers [B, S, ...].
+        x: Finite numbers of shape [B, S, ...].
 
     Returns:
-        Of the shape of ``x``. All of the derivative is that of ``high``.
+        Sums of the shape of ``x``. ``high`` carries the whole derivative.
 
     Example:
         >>> import jax.numpy as jnp

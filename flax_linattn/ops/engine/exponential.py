@@ -21,12 +21,12 @@ from flax_linattn.typing import Array
 
 @register_state
 class ExponentialState(NamedTuple):
-    """Summary (m, u, w) of a set of tokens; its leading axes are those of the scores.
+    """Summary (m, u, w) of a set of tokens, with the leading axes of the scores.
 
     Attributes:
-        m: maximum of the scores [...], -inf when empty.
-        u: sum of exp(score - m) [...].
-        w: sum of exp(score - m) v: [..., V], or [...] where every channel has its own score.
+        m: Maximum of the scores [...], -inf when empty.
+        u: Sum of exp(score - m) [...].
+        w: Sum of exp(score - m) v: [..., V], or [...] where every channel has its own score.
     """
 
     m: Float[Array, "..."]
@@ -39,8 +39,9 @@ class ExponentialState(NamedTuple):
         """Merges the summaries of two sets: the operator that appendix B proves associative.
 
         Args:
-            other: of the same shape.
-            weigh: (score, maximum) -> the weight of a score relative to that of the maximum.
+            other: State of the same shapes.
+            weigh: Function (score, maximum) -> weight of the score relative to the weight of the
+                maximum.
         """
         # Both factors are at most 1, and one of them is 1. An empty set has m = -inf and weight 0.
         m = jnp.maximum(self.m, other.m)

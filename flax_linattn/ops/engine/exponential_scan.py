@@ -69,19 +69,19 @@ def exponential_scan(
     """Computes the causal means of all positions, and the state after the last token.
 
     Args:
-        score: [B, T, H].
-        v: values [B, T, H, V].
-        initial: the state before the first token: m [B, H], u [B, H], w [B, H, V].
+        score: Scores of shape [B, T, H].
+        v: Values of shape [B, T, H, V].
+        initial: State before the first token: m [B, H], u [B, H], w [B, H, V].
         mask: Boolean array of shape [B, T]; False marks padding, where scores and values are
             finite.
         starts: Boolean array of shape [B, T]; True marks the first token of a packed segment.
-        form: "parallel", "chunked", "recurrent" or "auto".
-        chunk_size: tokens per tile of the chunked form; of the parallel one at most.
+        form: Name of the form: "parallel", "chunked", "recurrent" or "auto".
+        chunk_size: Tokens per tile in the chunked form; maximum in the parallel form.
 
     Returns:
-        The rows, with y 0 where no token is visible, and the state. Gradients that flow through y
-        and 1 / u take the level for a constant, but for those of the parallel form, which is plain
-        JAX: fit for what is the same for any, as level + log u is.
+        Outputs, with y = 0 where no token is visible, and the state. The hand-derived gradient
+        treats the level of the outputs as a constant (the parallel form, plain JAX, does not). So
+        use them only in quantities that do not depend on the level, such as y and level + log u.
 
     Example:
         >>> import jax.numpy as jnp
@@ -112,14 +112,14 @@ def forgetting_scan(
     """Computes ``exponential_scan`` for scores that decay with every later token.
 
     Args:
-        score: [B, T, H].
-        v: values [B, T, H, V].
-        log_decay: [B, T, H], how far they fall, at most 0 and 0 at padding.
-        initial: the state before the first token.
-        mask: as in ``exponential_scan``, like all that follows.
+        score: Scores of shape [B, T, H].
+        v: Values of shape [B, T, H, V].
+        log_decay: Log-decays of shape [B, T, H], at most 0, and 0 at padding.
+        initial: State before the first token.
+        mask: Boolean array of shape [B, T], as in ``exponential_scan``, like all further arguments.
         starts: Boolean array of shape [B, T].
-        form: "parallel", "chunked", "recurrent" or "auto".
-        chunk_size: tokens per tile.
+        form: Name of the form.
+        chunk_size: Tokens per tile.
 
     Example:
         >>> import jax.numpy as jnp
@@ -165,7 +165,7 @@ def _scan_in_form(form: str, size: int, tokens: Tokens, initial: Sums) -> tuple[
 
 
 class Tokens(NamedTuple):
-    """Arrays of a stretch of tokens that the forms work on, with leaves [B, C, ...].
+    """Inputs of the forms for one tile or for all tokens, with leaves [B, C, ...].
 
     The forward pass uses the scores s [B, C, H], the values v [B, C, H, V], ``starts`` and the
     log-decays [B, C, H], if there are any. The backward pass also uses the levels m, the level
@@ -298,7 +298,7 @@ def _scan_backward(form: str, size: int, residuals: Any, gradients: Any) -> Any:
     tokens, initial, outputs, last = residuals
     (dy, _, dinverse), dlast = gradients
     before = tokens.level_before(initial.level, outputs.level)
-    # 1 / u is an output too; its gradient reaches u as -1 / u^2.
+    # 1 / u is an output too: d(1 / u) = -du / u^2.
     du_own = -dinverse * outputs.inverse * outputs.inverse
     dtokens, first = scan_form("exponential", "backward", form, _BACKWARD, size)(
         tokens._replace(
@@ -459,10 +459,11 @@ def _scan_tiles(tiles: Tokens, totals: Sums, initial: Sums, restarts: Array | No
     """Computes the state after each tile from the totals [B, tiles, ...] of each tile alone."""
     if tiles.log_decay is None:
         return prefix.scan(Sums.merge, totals, initial, restarts)
-    lost = jnp.sum(tiles.log_decay, axis=2)
+    # In a tile with a start this sum reaches behind it, but the scan drops what it would decay.
+    tile_decay = jnp.sum(tiles.log_decay, axis=2)
     begin = ForgettingState.from_sums(jnp.zeros_like(initial.u), initial)
     after = prefix.scan(
-        ForgettingState.merge, ForgettingState.from_sums(lost, totals), begin, restarts
+        ForgettingState.merge, ForgettingState.from_sums(tile_decay, totals), begin, restarts
     )
     return after.sums
 

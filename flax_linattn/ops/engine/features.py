@@ -38,10 +38,10 @@ def symmetric_square(x: Array) -> Array:
     products x_i x_j of i != j once, times sqrt(2).
 
     Args:
-        x: [..., d].
+        x: Vectors of shape [..., d].
 
     Returns:
-        [..., d (d + 1) / 2].
+        Features of shape [..., d (d + 1) / 2].
 
     Example:
         >>> import jax.numpy as jnp
@@ -60,14 +60,14 @@ def quadratic_features(
     """Computes [c, b x, a symmetric_square(x)], features of a quadratic polynomial of x . y.
 
     Args:
-        x: [..., d].
-        coefficients: (a, b, c); given to one of the two factors, their product is
-            a (x . y)^2 + b x . y + c.
-        unit: u [..., 1], the 1 that x is measured by: [c u^2, b u x, a symmetric_square(x)],
-            for x and u times a number the features times its square.
+        x: Vectors of shape [..., d].
+        coefficients: Coefficients (a, b, c). If one of the two factors has them, the product is a
+            (x . y)^2 + b x . y + c.
+        unit: Unit u [..., 1] in which x is measured: the features are [c u^2, b u x, a
+            symmetric_square(x)], homogeneous of degree 2 in (x, u).
 
     Returns:
-        [..., 1 + d + d (d + 1) / 2].
+        Features of shape [..., 1 + d + d (d + 1) / 2].
 
     Example:
         >>> import jax.numpy as jnp
@@ -89,14 +89,14 @@ def quadratic_features(
 
 
 MAX_QUERY_EXPONENT, MAX_KEY_EXPONENT = 1 / 16, 9 / 32
-"""Exponents of the largest query and key of weights of degree 2, over that of the dtype's largest
-number: 256 and 7e10 in float32, so that sums of (q . k)^2 v are finite."""
+"""Maximum coordinates of queries and keys at degree 2, as powers of the dtype's maximum: 256 and
+7e10 in float32, so that sums of (q . k)^2 v are finite."""
 MIN_UNIT_EXPONENT = -3 / 8
-"""Likewise of the smallest 1 that queries are measured by, whose square times v must not vanish."""
+"""Minimum unit of queries, as a power of the dtype's maximum: unit^2 v must not underflow."""
 
 
 def _power(dtype: DTypeLike, exponent: float) -> float:
-    """Returns 2 to a fraction of the exponent of the dtype's largest number."""
+    """Returns a power of the dtype's maximum, rounded down to a power of 2."""
     return 2.0 ** int(jnp.finfo(dtype).maxexp * exponent)
 
 
@@ -110,10 +110,10 @@ def _clip_factor(x: Array, exponent: float) -> Array:
 def clip_key(k: Array, order: int = 2) -> Array:
     """Clips keys [..., d] to coordinates of at most 2^36 (float64: 2^288).
 
-    Squares of its features are finite then, in sums, too. Its direction stays; of others no bit
-    changes. The factor is a constant to ``jax.grad``: a clipped key has its gradient, that much
-    smaller, and may leave the bound along it. For polynomials of ``order`` n the exponent is 2 / n
-    of that of squares: 2^18 at order 4.
+    Then sums of squares of its features are finite. A clipped key keeps its direction; no bit of
+    other keys changes. The factor is a constant to ``jax.grad``, so a clipped key still has a
+    gradient, scaled by the factor. At ``order`` n the exponent is 2 / n times that of order 2: 2^18
+    at order 4.
 
     Example:
         >>> import jax.numpy as jnp
@@ -127,11 +127,11 @@ def clip_key(k: Array, order: int = 2) -> Array:
 def clip_query(q: Array, order: int = 2) -> tuple[Array, Array]:
     """Clips queries to coordinates of at most 2^8; returns (f q, f) with factors f [..., 1].
 
-    Polynomials of q . k in terms of f q . k and f have the factor f^n, of a query alone, which
-    cancels from its output. What is returned for f is never below 2^-48 (float64: 2^-384), so that
-    keys at right angles to a query, or 0, keep a weight: beside queries beyond 2^56, keys shorter
-    than about 2^-56 weigh as those do. For polynomials of ``order`` n the exponents are 2 / n of
-    those of squares: 2^4, 2^-24 and 2^28 at order 4.
+    A homogeneous polynomial in (f q . k, f) is f^n times the polynomial of q . k, and f depends
+    only on the query, so it cancels from the output. The returned f is at least 2^-48 (float64:
+    2^-384), so that keys that are 0 or orthogonal to the query keep a weight; for queries beyond
+    2^56, keys shorter than about 2^-56 have that weight too. At ``order`` n the exponents are 2 / n
+    times those of order 2: 2^4, 2^-24 and 2^28 at order 4.
 
     Example:
         >>> import jax.numpy as jnp
@@ -158,7 +158,7 @@ def clip_score_query(q: Array) -> Array:
 def normalize_by_max(x: Array) -> Array:
     """Divides ``x`` [..., d] by its largest magnitude; 0 where x is 0.
 
-    The factor is a constant to ``jax.grad``: where the size cancels, its gradient does too.
+    The factor is a constant to ``jax.grad``: where it cancels, its gradient does too.
 
     Example:
         >>> import jax.numpy as jnp
@@ -172,7 +172,7 @@ def normalize_by_max(x: Array) -> Array:
 def l2_normalize(x: Array) -> Array:
     """Divides ``x`` [..., d] by its Euclidean length; 0, with zero gradient, where x is 0.
 
-    Right for every finite x: lengths that square to 0 or to infinity as well.
+    Accurate for every finite x, even if the squared length is 0 or infinite in floating point.
 
     Example:
         >>> import jax.numpy as jnp

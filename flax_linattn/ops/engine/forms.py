@@ -9,36 +9,38 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import jax
 
 MAX_PARALLEL_LENGTH = 256
-"""Longest sequence that a streaming mechanism scans as one block.
+"""Maximum number of tokens that a streaming mechanism scans as one chunk.
 
-Beyond it a scan's gradient needs several times the memory of the chunks' (3 times at 4,096
-tokens, 8 heads of 16 a row, on a CPU) at the same speed."""
+Beyond it the gradient of a scan needs several times the memory of chunks (3 times at 4,096 tokens
+with 8 heads of 16, on a CPU) at the same speed."""
 
 MAX_ONE_CHUNK_LENGTH = 128
-"""Longest sequence that a gated mechanism, whose chunks are T x T products, works off as one block.
+"""Maximum number of tokens that a gated mechanism (T x T products) processes as one chunk.
 
-On a CPU, with 8 heads of 64, that trained up to 1.4 times as fast as chunks at 128 tokens; at 256
-chunks were as fast or faster, up to 3 times forward in 8 rows, with a third of the memory."""
+On a CPU, with 8 heads of 64, one chunk trained up to 1.4 times as fast at 128 tokens. At 256 tokens
+several chunks were as fast or faster (up to 3 times forward at batch size 8) in a third of the
+memory."""
 
 MAX_PARALLEL_FLOATS = 1 << 24
-"""Most numbers that the tokens of a streaming mechanism may lift to in one block: 64 MiB in
+"""Maximum number of floats to which a streaming mechanism lifts the tokens of one chunk: 64 MiB in
 float32, a few times that in a gradient."""
 
 MAX_PARALLEL_SCORES = {"scored": 1 << 18, "given": 1 << 20}
-"""Most scores that a mechanism of a kind (``choose_form``) materializes at once: 4 MiB in float32
-at most. On a CPU the blocks of scored attention were as fast up to there, and trained 1.7 times as
-fast with four times the scores; external queries trained half as fast in blocks."""
+"""Maximum number of scores that a kind of mechanism (``choose_form``) materializes at once: at most
+4 MiB in float32. On a CPU blocks of scored attention were as fast up to that number, and trained
+1.7 times as fast with four times as many scores; external queries trained half as fast in
+blocks."""
 
 MAX_BLOCK_SCORES = {"cpu": 1 << 17, "accelerator": 1 << 24}
-"""Most scores of a block of queries and keys, of all its heads.
+"""Maximum number of scores in a block of queries and keys, over all its heads.
 
-A CPU's second cache holds about a megabyte, and heads and batches are processed one after another
-there: with heads of 16 or 64 blocks of 128 to 176 tokens trained 1.1 to 1.3 times as fast as those
-of 256, and up to 2 times as fast as those of all batches. Accelerators work blocks off in parallel:
-fewer and larger ones (64 MiB in float32), not measured yet."""
+A CPU's L2 cache holds about a megabyte, and a CPU processes heads and batches one after another:
+with heads of 16 or 64, blocks of 128 to 176 tokens trained 1.1 to 1.3 times as fast as blocks of
+256, and up to 2 times as fast as blocks of all batches. Accelerators process a block in parallel,
+so theirs are fewer and larger (64 MiB in float32; not measured yet)."""
 
 MAX_BLOCK_TOKENS = 176
-"""Queries of a block on a CPU, and keys, where both are many."""
+"""Maximum number of queries per block on a CPU, and of keys if there are as many queries."""
 
 
 Choice = TypeVar("Choice")
@@ -65,13 +67,13 @@ def choose_form(kind: str, num_queries: int, num_keys: int, size: int = 1) -> st
     """Chooses the form that ``form="auto"`` stands for, on every platform alike.
 
     Args:
-        kind: "streaming" (a state of constant size), "scored" (keys and values are stored) or
-            "given" (a state is stored, and all tokens are read by external queries).
-        num_queries: T.
-        num_keys: S, cached tokens included.
-        size: numbers in all rows of the batch: streaming, those that a token lifts to; else
-            the scores of a pair of a query and a key (B * H, times K where channels have their
-            own). One that is symbolic, as in an export for any batch, counts as large.
+        kind: Kind of mechanism: "streaming" (a state of constant size), "scored" (keys and values
+            are stored) or "given" (a state, and external queries that read all tokens).
+        num_queries: Number of queries T.
+        num_keys: Number of keys S, cached tokens included.
+        size: Numbers in the whole batch. For "streaming" the numbers that one token lifts to;
+            otherwise the scores of one query and one key (B * H, times K if channels have their
+            own). A symbolic size, as in an export for any batch, counts as large.
 
     Returns:
         "parallel" or "chunked".
@@ -93,8 +95,8 @@ def _is_within(number: Any, limit: int) -> bool:
 
 
 MAX_CACHED_FEATURES = 1 << 20
-"""Most features of a chunk that kernel mechanisms make at once on a CPU: 4 MiB in float32. Beyond,
-TaylorShift of 64 channels was 1.6 times as fast with one head after another."""
+"""Maximum number of features of a chunk that kernel mechanisms hold at once on a CPU: 4 MiB in
+float32. Beyond it, TaylorShift of 64 channels was 1.6 times as fast with one head after another."""
 
 
 class BlockSizes(NamedTuple):
@@ -112,11 +114,11 @@ def block_sizes(
     """Chooses the block sizes of each platform.
 
     Args:
-        batch: B, which is symbolic in an export for any batch.
-        heads: H.
-        limit: queries per block at most, and keys.
-        queries: T.
-        keys: S.
+        batch: Batch size B, symbolic in an export for any batch.
+        heads: Number of heads H.
+        limit: Maximum number of queries, and of keys, per block.
+        queries: Number of queries T.
+        keys: Number of keys S.
 
     Example:
         >>> sizes = block_sizes(16, 8, 512, 4096, 4096)
@@ -139,11 +141,11 @@ def block_sizes(
 def even_chunk_size(length: int, limit: int) -> int:
     """Returns the size of the fewest, almost equally long chunks of at most ``limit`` tokens.
 
-    Blocks are a multiple of 8 tokens, as vectors are, where there are several.
+    If there are several chunks, their size is a multiple of 8 tokens, as of vector registers.
 
     Args:
-        length: T.
-        limit: tokens per block at most.
+        length: Number of tokens T.
+        limit: Maximum number of tokens per chunk.
 
     Example:
         >>> even_chunk_size(320, 256), even_chunk_size(100, 256)
@@ -172,9 +174,9 @@ def _double_block_size(rows: int, limit: int, length: int) -> int:
 
 
 MAX_CHUNK_TOKENS = {"kernel": 64, "gated": 32}
-"""Most tokens of a chunk on a CPU, of heads of 16 and 64. Kernel attention trained up to 1.8 times
-as fast as by 256 of TaylorShift and 1.2 times as fast as by 128 of linear attention, gated
-attention 1.3 to 1.6 times as fast as by 64."""
+"""Maximum number of tokens per chunk on a CPU. With heads of 16 and 64 TaylorShift trained up to
+1.8 times as fast as with chunks of 256, linear attention 1.2 times as fast as with 128, and gated
+attention 1.3 to 1.6 times as fast as with 64."""
 
 
 def chunk_sizes(
@@ -183,10 +185,10 @@ def chunk_sizes(
     """Returns the chunk sizes of ``form="auto"`` for causal attention.
 
     Args:
-        kind: a key of ``MAX_CHUNK_TOKENS``.
-        length: T.
-        chunk_size: where nothing else is known; None means all in one.
-        limit: of a chunk at most.
+        kind: Key of ``MAX_CHUNK_TOKENS``.
+        length: Number of tokens T.
+        chunk_size: Tokens per chunk on accelerators; None means one chunk.
+        limit: Maximum number of tokens per chunk on CPUs.
 
     Example:
         >>> chunk_sizes("kernel", 152, None, 128)
@@ -197,7 +199,7 @@ def chunk_sizes(
 
 
 MAX_TILE_TOKENS = {"cpu": 32, "accelerator": 64}
-"""Tokens a tile where all tiles are processed at once."""
+"""Maximum number of tokens per tile where all tiles are processed at once."""
 
 AUTO_SCAN_FORMS = {
     "exponential": {
@@ -213,16 +215,17 @@ AUTO_SCAN_FORMS = {
     "chunks": {"inference": {"cpu": "recurrent", "accelerator": "chunked"}},
     "channels": {"inference": {"cpu": "recurrent", "accelerator": "parallel"}},
 }
-"""What ``auto`` stands for in scans with a gradient of their own, for each pass: the only one of
-inference, and the two of training where they have a choice. On CPUs loops over tokens in place are
-as fast as tiles or faster, and need no memory; an accelerator would launch a kernel for each token.
-"chunks" are those of gated mechanisms, whose loop was 2 to 3 times as fast forward on one core, of
-short sequences too, and slower to train; "channels" those of RWKV, whose loop reads each state as
-it comes."""
+"""Form that ``auto`` chooses for each pass of a scan with a hand-derived gradient.
+
+"inference" is the pass without differentiation; "forward" and "backward" are those of training, if
+they have a choice. On CPUs loops over tokens in place are at least as fast as tiles and need no
+further memory; an accelerator would launch a kernel for each token. "chunks" are gated mechanisms,
+whose loop over tokens was 2 to 3 times as fast forward on one core, but slower to train. "channels"
+is RWKV, whose loop reads each state at once instead of storing all."""
 
 
 def loops_over_tokens(scan: str) -> PerPlatform[bool]:
-    """Returns where "auto" runs a scan as a loop over tokens, if nothing is differentiated.
+    """Returns on which platforms "auto" runs a scan as a loop over tokens for inference.
 
     Example:
         >>> loops_over_tokens("series")
@@ -242,11 +245,11 @@ def scan_form(
     """Returns the function for one pass of a scan; "auto" chooses by platform when compiled.
 
     Args:
-        scan: a key of ``AUTO_SCAN_FORMS``.
-        pass_name: the pass, a key of that.
-        form: "parallel", "chunked", "recurrent" or "auto".
-        functions: for each form a function of the tokens per tile, and of arrays.
-        chunk_size: most tokens per tile.
+        scan: Key of ``AUTO_SCAN_FORMS``.
+        pass_name: Name of the pass, a key of ``AUTO_SCAN_FORMS[scan]``.
+        form: Name of the form: "parallel", "chunked", "recurrent" or "auto".
+        functions: Function (tokens per tile, *arrays) of each form.
+        chunk_size: Maximum number of tokens per tile.
     """
 
     def chosen_form(name: str, platform: str) -> Callable[..., Any]:

@@ -1,11 +1,10 @@
 """Gated mechanisms: every token applies an affine map to the state; there is no denominator.
 
 A span of tokens maps the state S [K, V] before it to the state after it, S -> M S + N. Gated linear
-attention has M = diag(exp(a)) with log-decays a, the delta rule a full matrix. A state stores what
-describes M in its first field, and N = S in its field ``value``; two maps compose, so two spans
-merge. Outputs do not depend on M, so it is None where no state is returned. Chunks are processed by
-matrix products. Packed segments need no masks: a log-decay of -inf at their first token resets the
-state.
+attention has M = diag(exp(a)) with log-decays a, the delta rule a full matrix. A state describes M
+in its first field and holds N in its field ``value``. Two maps compose, so two spans merge. Outputs
+do not depend on M, so it is None where no state is returned. Chunks are processed by matrix
+products. Packed segments need no masks: a log-decay of -inf at their first token resets the state.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ class GatedMechanism(StreamingMechanism):
     [B, C, H] or [B, C, H, K]; tokens of zeros change nothing.
 
     Attributes:
-        chunk_size: Tokens per block in the chunked form.
+        chunk_size: Tokens per chunk in the chunked form.
         scale: Factor of the outputs if a call passes none; None means K**-0.5.
     """
 
@@ -97,9 +96,9 @@ class GatedMechanism(StreamingMechanism):
         )
 
     def _reduce_tokens(self, tokens: dict[str, Array], keep: Array | None) -> State:
-        kept = jax.tree.map(lambda x: masks.zero_padding(x, keep), tokens)
+        valid = jax.tree.map(lambda x: masks.zero_padding(x, keep), tokens)
         k, v = tokens["k"], tokens["v"]
-        return self.chunk_state(kept, self._identity_state(k, v))
+        return self.chunk_state(valid, self._identity_state(k, v))
 
     def read(self, q: Array | None, state: State) -> Array:
         return einsum("...hk,...hkv->...hv", self._require_query(q), state.value)
@@ -107,15 +106,15 @@ class GatedMechanism(StreamingMechanism):
     # -- one chunk -----------------------------------------------------------------
 
     def span_state(self, span: prefix.Span, before: State) -> State:
-        """Returns the state after a span (``chunk_scan.Chunk``), that of its last segment."""
+        """Returns the state after the last segment of a chunk (``chunk_scan.Chunk``)."""
         if span.starts is None:
             return self.chunk_state(span.tokens, before)
         in_last = span.segment_mask(span.segment_index[:, -1])
         own = jax.tree.map(lambda x: masks.zero_padding(x, in_last), span.tokens)
-        return self.chunk_state(own, self.carried(span, before))
+        return self.chunk_state(own, self.segment_carry(span, before))
 
-    def carried(self, span: prefix.Span, before: State) -> State:
-        """Returns ``before``, or the identity where a segment starts within the span."""
+    def segment_carry(self, span: prefix.Span, before: State) -> State:
+        """Returns ``before``, or the identity where a segment starts within the chunk."""
         if span.starts is None:
             return before
         nothing = self._identity_state(span.tokens["k"], span.tokens["v"])
@@ -126,7 +125,7 @@ class GatedMechanism(StreamingMechanism):
     def span_state_and_outputs(
         self, q: Array, span: prefix.Span, before: State
     ) -> tuple[State, Array]:
-        """Returns the state after a span, and its outputs (``chunk_scan.Chunk``)."""
+        """Returns the state after a chunk, and its outputs (``chunk_scan.Chunk``)."""
         if span.size[1] == 1:  # as in a step: twice as fast on a CPU as a product of one token
             state = self.span_state(span, before)
             return state, self.read(q[:, 0], state)[:, None]
@@ -143,7 +142,7 @@ class GatedMechanism(StreamingMechanism):
             return tokens["v"], state
         if not call.return_state:
             state = drop_transition(state)
-        # Padding is zeros, which change nothing: no mask is needed, but for that of segments.
+        # Padding is zeros, which change nothing, so only packed segments need a mask.
         span = prefix.Span(tokens, call.mask if call.segments is not None else None, call.starts)
         if call.segments is not None and span.mask is None:
             span = span._replace(mask=jnp.ones(span.size, bool))
@@ -161,7 +160,7 @@ class GatedMechanism(StreamingMechanism):
         return size
 
     def _floats_per_token(self, identity: State) -> int:
-        return math.prod(identity.value.shape[:-1])  # the state itself is made once a chunk
+        return math.prod(identity.value.shape[:-1])  # without V: the state exists once per chunk
 
     def _step(self, call: StepCall) -> tuple[OutputStep, State]:
         q, token = self._prepare(call)
@@ -177,7 +176,7 @@ def drop_transition(state: State) -> State:
 
 
 def tokens_with_resets(span: prefix.Span) -> dict[str, Array]:
-    """Returns the tokens of a span with log-decays of -inf where segments start."""
+    """Returns the tokens of a chunk with log-decays of -inf where segments start."""
     if span.starts is None:
         return span.tokens
     decay = span.tokens["log_decay"]

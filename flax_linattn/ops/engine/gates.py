@@ -12,12 +12,12 @@ from flax_linattn.ops.contract.token_arguments import TokenArgument
 from flax_linattn.typing import Array
 
 MEMORY_RANGE = (8.0, 1024.0)
-"""Tokens after which the first and the last head begin to have forgotten all but 1/e; one head
-alone begins with their geometric mean."""
+"""Initial number of tokens after which the weight of a token falls to 1/e, in the first and the
+last head; a single head has the geometric mean."""
 
 
 def log_spaced_memories(key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Array:
-    """Initializes biases to log_spaced_memories spaced evenly in logarithm over the heads.
+    """Initializes biases for memories of ``MEMORY_RANGE`` tokens, log-spaced over the heads.
 
     The log-sigmoid of a bias is -1 / memory, with memory in tokens.
 
@@ -27,10 +27,10 @@ def log_spaced_memories(key: Array, shape: tuple[int, ...], dtype: Any = jnp.flo
         >>> (-1 / jax.nn.log_sigmoid(b)).round().astype(int).tolist()
         [8, 91, 1024]
     """
-    least, most = map(math.log, MEMORY_RANGE)
+    log_min, log_max = map(math.log, MEMORY_RANGE)
     if shape[0] == 1:
-        least = most = (least + most) / 2
-    rate = jnp.exp(-jnp.linspace(least, most, shape[0], dtype=jnp.float32))
+        log_min = log_max = (log_min + log_max) / 2
+    rate = jnp.exp(-jnp.linspace(log_min, log_max, shape[0], dtype=jnp.float32))
     bias = -rate - jnp.log(-jnp.expm1(-rate))  # the logit of exp(-rate)
     return jnp.broadcast_to(bias.reshape(-1, *(1,) * (len(shape) - 1)), shape).astype(dtype)
 
@@ -38,4 +38,4 @@ def log_spaced_memories(key: Array, shape: tuple[int, ...], dtype: Any = jnp.flo
 LOG_DECAY = TokenArgument(
     "log_decay", "H", high=0.0, activation=jax.nn.log_sigmoid, bias_init=log_spaced_memories
 )
-"""One log-decay a head: the forget gate of Lin et al., 2025, log sigmoid(x W + b)."""
+"""One log-decay per head: the forget gate of Lin et al., 2025, log sigmoid(x W + b)."""

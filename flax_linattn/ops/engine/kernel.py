@@ -4,10 +4,10 @@ With features phi the weight of key j for query i is phi_q(q_i) . phi_k(k_j), an
 
     y_i = sum_j phi_q(q_i) . phi_k(k_j) v_j / sum_j phi_q(q_i) . phi_k(k_j)
 
-needs of the keys only ``value`` = sum_j phi_k(k_j) v_j and ``normalizer`` = sum_j phi_k(k_j)
-(Katharopoulos et al., "Transformers are RNNs", 2020). Chunks are processed by matrix products:
-inside a chunk by the weights themselves, across chunks by the state, so that of T x T weights and
-T x F features only those of a chunk exist at a time.
+depends on the keys only through ``value`` = sum_j phi_k(k_j) v_j and ``normalizer`` =
+sum_j phi_k(k_j) (Katharopoulos et al., "Transformers are RNNs", 2020). Chunks are processed by
+matrix products: inside a chunk by the weights themselves, across chunks by the state, so only the
+weights and features of one chunk exist at a time.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class KernelState(NamedTuple):
     """Sums of features over the tokens so far.
 
     Attributes:
-        value: sum of phi_k(k) v [B, H, F, V].
-        normalizer: sum of phi_k(k) [B, H, F].
+        value: Sum of phi_k(k) v [B, H, F, V].
+        normalizer: Sum of phi_k(k) [B, H, F].
     """
 
     value: Float[Array, "B H F V"]
@@ -61,7 +61,7 @@ def _columns(features: Array) -> Array:
 def _order_after(first: Array, x: Array) -> Array:
     """Returns ``x`` unchanged, in a program that must compute ``first`` before it.
 
-    An ``optimization_barrier`` is gone when a CPU's compiler decides what to copy.
+    An ``optimization_barrier`` is removed before a CPU's compiler decides what to copy.
     """
     return jnp.where(first > jnp.inf, first.astype(x.dtype), x)
 
@@ -76,7 +76,7 @@ def _map_heads(function: Callable[..., Any], size: Any, *arrays: Array | None) -
 
     def one_by_one(*arrays: Array | None) -> Any:
         heads = jax.tree.map(lambda a: jnp.moveaxis(a, 1, 0), arrays)
-        # The gradient makes the features of a head again, too, instead of keeping those of all.
+        # The backward pass also recomputes the features of one head instead of storing all.
         rematerialized = jax.checkpoint(function, prevent_cse=False)
         y = jax.lax.map(lambda head: rematerialized(*head), heads)
         return jax.tree.map(lambda a: jnp.moveaxis(a, 0, 1), y)
@@ -114,10 +114,10 @@ class KernelMechanism(StreamingMechanism):
         """Computes the outputs [..., H, V] from weighted sums.
 
         Args:
-            value: sum of weight times v [..., H, V].
-            normalizer: sum of the weights [..., H].
-            count: number of tokens that the row attends to [..., H]; see ``count``.
-            key_dim: K.
+            value: Sum of weight times v [..., H, V].
+            normalizer: Sum of the weights [..., H].
+            count: Number of tokens that the row attends to [..., H]; see ``count``.
+            key_dim: Channels of a key, K.
         """
         return safe_divide(value, normalizer[..., None])
 
@@ -169,7 +169,7 @@ class KernelMechanism(StreamingMechanism):
             return value, einsum("...tf,...f->...t", features, normalizer)
 
         value, normalizer = _map_heads(head, q.shape[2] * state.normalizer.size, q, *state)
-        if self.features_first:  # not in ``head``: its product would be made as rows, slower
+        if self.features_first:  # not in ``head``, where the product would be slower
             value = jnp.swapaxes(value, -1, -2)
         count = jnp.broadcast_to(self.count(state)[..., None], normalizer.shape)
         return value, normalizer, count
@@ -196,13 +196,13 @@ class KernelMechanism(StreamingMechanism):
         return self.finish(value, normalizer, count, q.shape[-1]), state
 
     def span_sums(self, q: Array, span: prefix.Span, before: State) -> tuple[Array, Array, Array]:
-        """Computes the causal sums of a span (``LinearChunk``): value, normalizer, count."""
+        """Computes the causal sums of a chunk (``LinearChunk``): value, normalizer, count."""
         return self._weighted_sums(
             q, span.tokens, span.visible(True), span.outside_states(before, None)
         )
 
     def span_state(self, span: prefix.Span, before: State) -> State:
-        """Returns the state after a span (``LinearChunk``)."""
+        """Returns the state after a chunk (``LinearChunk``)."""
         k, v = span.tokens["k"], span.tokens["v"]
         return prefix.advance(self._make_monoid(k, self._identity_state(k, v)), span, before)
 
@@ -228,7 +228,7 @@ class KernelMechanism(StreamingMechanism):
         )
 
     def _floats_per_token(self, identity: KernelState) -> int:
-        return identity.normalizer.size  # features; the state itself is made once a chunk
+        return identity.normalizer.size  # features: the state exists once per chunk
 
     def _reduce_tokens(self, tokens: dict[str, Array], keep: Array | None) -> KernelState:
         k, v = tokens["k"], tokens["v"]
@@ -266,9 +266,9 @@ class KernelMechanism(StreamingMechanism):
             jnp.broadcast_to(count, normalizer.shape),
         )
         for state, rows in outside:
-            seen = None if rows is None else jnp.broadcast_to(rows[:, None], normalizer.shape)
+            row_mask = None if rows is None else jnp.broadcast_to(rows[:, None], normalizer.shape)
             more = self._shared_sums(q, state)
-            sums = jax.tree.map(lambda a, b, s=seen: a + masks.zero_padding(b, s), sums, more)
+            sums = jax.tree.map(lambda a, b, m=row_mask: a + masks.zero_padding(b, m), sums, more)
         value, normalizer, count = map(_by_head, sums)
         return value, normalizer, count
 
@@ -278,7 +278,7 @@ class KernelMechanism(StreamingMechanism):
         own_token = jnp.ones((1, 1, 1), bool)
         alone = jax.tree.map(lambda x: x[:, None], token)
         sums = self._weighted_sums(q[:, None], alone, own_token, [(call.state, None)])
-        # First the state is read, then written over: else a compiler copies one that is donated.
+        # Read the state before it is overwritten: otherwise a compiler copies a donated state.
         token = token | {"v": _order_after(sums[0][:, 0], token["v"])}
         merged = self._merge(call.state, self._lift_tokens(q, token))
         if call.mask is not None:

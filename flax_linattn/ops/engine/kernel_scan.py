@@ -1,6 +1,6 @@
 """Causal sums of kernel attention, with a gradient that stores no past states.
 
-A span is defined by two functions: ``span_sums`` (the sums that its positions read) and
+A mechanism gives two functions of a chunk: ``span_sums`` (the sums that its positions read) and
 ``span_state`` (the state after it). Differentiating the loop over chunks would store the state
 before each chunk, which is larger than the tokens of the chunk. Here only the inputs are stored.
 The backward pass recomputes the states from the left for the gradient of the queries, and carries
@@ -25,10 +25,10 @@ class LinearChunk(Protocol):
     """Interface of a hashable mechanism; both functions are linear in ``before``."""
 
     def span_sums(self, q: Array, span: Span, before: State) -> Any:
-        """Computes the queries' sums [B, C, ...] over the span and the state before it."""
+        """Computes the sums [B, C, ...] of the queries over the chunk and the state before it."""
 
     def span_state(self, span: Span, before: State) -> State:
-        """Returns the state after the span."""
+        """Returns the state after the chunk."""
 
 
 def plain_scan(
@@ -37,11 +37,11 @@ def plain_scan(
     """Processes a sequence chunk by chunk; JAX differentiates it, in forward mode too.
 
     Args:
-        chunk: its functions.
-        chunk_size: tokens per chunk; None means all in one.
-        q: queries [B, T, H, K].
-        span: keys, values, masks [B, T, ...].
-        initial: the state before the first token.
+        chunk: Functions of one chunk.
+        chunk_size: Tokens per chunk; None means one chunk.
+        q: Queries of shape [B, T, H, K].
+        span: Keys and values of shape [B, T, ...] with their masks.
+        initial: State before the first token.
 
     Returns:
         The state after the last token, and the sums [B, T, ...].
@@ -89,4 +89,4 @@ def _gradients(
 
 
 kernel_scan = recompute_vjp(plain_scan, _gradients)
-"""``plain_scan`` with a gradient that keeps its inputs alone, and chunks by platform."""
+"""``plain_scan`` with a gradient that stores only its inputs, and a chunk size per platform."""

@@ -28,17 +28,17 @@ def num_monomials(dim: int, order: int) -> int:
 def monomials(
     x: Array, order: int, unit: Array | float = 1.0, *, over_factorials: bool = False
 ) -> Array:
-    """Computes all x^a of degree up to ``order``, by ascending degree.
+    """Computes all monomials x^a of degree up to ``order``, by ascending degree.
 
     Args:
-        x: [..., d].
-        order: the highest degree, at least 1.
-        unit: u [..., 1], the 1 that x is measured by: x^a u^(order - |a|).
-        over_factorials: x^a / a!. Given to one of two factors, their product is the Taylor
-            polynomial of exp(x . y).
+        x: Vectors of shape [..., d].
+        order: Maximum degree, at least 1.
+        unit: Unit u [..., 1] in which x is measured: the monomials are x^a u^(order - |a|).
+        over_factorials: Whether to compute x^a / a!. If one of two factors has them, the product is
+            the Taylor polynomial of exp(x . y).
 
     Returns:
-        [..., C(d + order, order)]; u^order comes first.
+        Monomials of shape [..., C(d + order, order)]; u^order comes first.
 
     Example:
         >>> import jax.numpy as jnp

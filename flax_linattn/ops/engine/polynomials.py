@@ -17,10 +17,9 @@ def homogeneous_polynomial(coefficients: Sequence[float], x: Array, unit: Array 
     """Evaluates c_n x^n + c_{n-1} x^{n-1} u + ... + c_0 u^n by Horner's scheme.
 
     Args:
-        coefficients: c_n first.
-        x: of any shape.
-        unit: u, the 1 that x is measured by; for x and u times a number the result is times its
-            n-th power.
+        coefficients: Coefficients, c_n first.
+        x: Array of any shape.
+        unit: Unit u in which x is measured; the result is homogeneous of degree n in (x, u).
 
     Example:
         >>> taylor = (0.5, 1.0, 1.0)
@@ -42,7 +41,7 @@ def polynomial_weights(coefficients: tuple[float, ...]) -> WeightFunction:
     finite.
 
     Args:
-        coefficients: That of the highest power first; at least two.
+        coefficients: Coefficients, that of the highest power first; at least two.
 
     Example:
         >>> import jax.numpy as jnp

@@ -1,13 +1,13 @@
 """The monoid engine: every form of a streaming mechanism from a handful of functions.
 
-A span of tokens has a state; ``merge(a, b)`` joins the state of a span with that of the next
-(associative, ``identity`` is neutral), ``read(q, s)`` gives an output. From these follow the
-parallel form (one chunk), the chunked form (Aaren's appendix A, block by block) and the
-recurrent form (chunks of one token), causal or not, with masks, packed segments, an initial
-and a final state, at any length.
+Every span of consecutive tokens has a state. ``merge(a, b)`` joins the states of two consecutive
+spans (associative, ``identity`` is neutral), and ``read(q, s)`` gives an output. From these follow
+the parallel form (one chunk), the chunked form (Aaren's appendix A) and the recurrent form (chunks
+of one token), causal or not, with masks, packed segments, an initial and a final state, at any
+length.
 
-What happens inside one chunk is the mechanism's: :func:`scan_monoid` does it for any ``lift`` by
-``jax.lax.associative_scan``, :mod:`flax_linattn.ops.engine.kernel` by matrix products.
+Mechanisms define what happens inside a chunk: :func:`scan_monoid` serves any ``lift`` by
+``jax.lax.associative_scan``, :mod:`flax_linattn.ops.engine.kernel` uses matrix products.
 
 Shapes: states have leaves [B, ...]; lifted tokens have leaves [B, T, ...].
 """
@@ -25,16 +25,16 @@ from flax_linattn.ops.engine.chunks import scan_chunks
 from flax_linattn.typing import Array, Mask, Outputs, State, Visible
 
 Tokens = Any
-"""A tree of arrays [B, T, ...], what a mechanism knows of each token: k, v, a decay."""
+"""Tree of arrays [B, T, ...] with the inputs of each token: k, v and per-token inputs."""
 
 
 class Span(NamedTuple):
-    """Tokens of one chunk, with their mask and segment starts.
+    """Consecutive tokens with their mask and segment starts: a chunk, a shard or all tokens.
 
     Attributes:
-        tokens: a tree of arrays [B, C, ...], such as keys and values by name.
-        mask: Boolean array of shape [B, C]; False marks padding; None means all are real.
-        starts: Boolean array of shape [B, C]; True marks the first token of a packed segment; None
+        tokens: Tree of arrays of shape [B, C, ...], such as keys and values by name.
+        mask: Boolean array of shape [B, C]; False marks padding. None means all are valid.
+        starts: Boolean array of shape [B, C]; True marks the first token of a packed segment. None
             means one segment.
     """
 
@@ -87,16 +87,18 @@ class Span(NamedTuple):
 
 
 class Monoid(NamedTuple):
-    """Functions that the engine needs of a mechanism, with its arguments bound.
+    """Functions of a mechanism that the engine calls, with the arguments of a call bound.
 
     Attributes:
-        identity: the neutral state, leaves [B, ...].
-        merge: (earlier, later) -> state; works on any leading axes.
-        read: (q or None, states [B, T or 1, ...]) -> y [B, T, H, V].
-        reduce: (tokens, keep bool [B, C] or None) -> the state of the kept tokens, [B, ...].
-        state_and_outputs: (q, span, before, after, is_causal) -> the state after the span and the
-            outputs [B, C, H, V]. ``before`` and ``after`` are the parts of the span's first and
-            last segment that lie outside; ``after`` is None where ``is_causal``.
+        identity: Neutral state, with leaves [B, ...].
+        merge: Function (earlier, later) -> state, for any leading axes.
+        read: Function (q or None, states [B, T or 1, ...]) -> y [B, T, H, V].
+        reduce: Function (tokens, keep Boolean [B, C] or None) -> state [B, ...] of the selected
+            tokens.
+        state_and_outputs: Function (q, chunk, before, after, is_causal) -> the state after the
+            chunk and the outputs [B, C, H, V]. ``before`` and ``after`` are the states of the parts
+            of the chunk's first and last segment that lie outside; ``after`` is None if
+            ``is_causal``.
     """
 
     identity: State
@@ -123,20 +125,20 @@ def attend(
     """Attends over sequences with a monoid.
 
     Args:
-        monoid: the mechanism's functions.
-        q: queries [B, T, H, K], or None where ``read`` needs none.
-        tokens: a tree of arrays [B, S, ...].
-        is_causal: outputs read the prefix, otherwise the total of the segment.
+        monoid: Functions of the mechanism.
+        q: Queries of shape [B, T, H, K], or None if ``read`` needs none.
+        tokens: Tree of arrays of shape [B, S, ...].
+        is_causal: Whether outputs read the prefix instead of the total of the segment.
         mask: Boolean array of shape [B, S]; False marks padding.
         starts: Boolean array of shape [B, S]; True marks the first token of a packed segment, or
             None.
-        initial: the state before the first token, or None for the identity.
-        chunk_size: tokens per chunk; None means all in one.
-        following: the state of tokens after the last one, of its segment, which are visible too
-            where attention is not causal; None for the identity.
+        initial: State before the first token, or None for the identity.
+        chunk_size: Tokens per chunk; None means one chunk.
+        following: State of the tokens of the last segment that follow ``tokens``, visible too if
+            attention is not causal; None for the identity.
 
     Returns:
-        y [B, T, H, V] and the state after the last token.
+        Outputs of shape [B, T, H, V], and the state after the last token.
     """
     carry = monoid.identity if initial is None else initial
     span = Span(tokens, mask, starts)
@@ -154,8 +156,8 @@ def attend(
         return y, carry
     if starts is None:
         carry = final_state(monoid, span, carry, chunk_size)
-        seen = carry if following is None else monoid.merge(carry, following)
-        return broadcast_read(monoid, q, seen, length, chunk_size), carry
+        total = carry if following is None else monoid.merge(carry, following)
+        return broadcast_read(monoid, q, total, length, chunk_size), carry
     following = monoid.identity if following is None else following
     return _attend_within_segments(monoid, q, span, carry, following, chunk_size)
 
@@ -172,14 +174,14 @@ def final_state(monoid: Monoid, span: Span, carry: State, chunk_size: int | None
 
 
 def mask_filling(span: Span, chunk_size: int | None) -> Span:
-    """Adds a mask to the span if its last chunk will be filled with zeros, which are no tokens."""
+    """Adds a mask if zeros will fill up the last chunk, which then count as padding."""
     if span.mask is not None or chunk_size is None or span.size[1] % chunk_size == 0:
         return span
     return span._replace(mask=jnp.ones(span.size, bool))
 
 
 def advance(monoid: Monoid, span: Span, before: State) -> State:
-    """Returns the state after ``span``, which is that of its last segment."""
+    """Returns the state after ``span``: the state of its last segment."""
     last = span.segment_index[:, -1]
     state = monoid.reduce(span.tokens, span.segment_mask(last))
     if span.starts is not None:
@@ -215,11 +217,11 @@ def scan(
     """Computes inclusive prefixes [B, T, ...] within segments; the first continues ``before``.
 
     Args:
-        merge: as in :class:`Monoid`.
-        tokens: states [B, T, ...] of tokens or of stretches of them.
-        before: the state [B, ...] before the first.
-        starts: Boolean array of shape [B, T], True = nothing before is of the same segment; None
-            means one segment.
+        merge: Function (earlier, later) -> state, as in :class:`Monoid`.
+        tokens: States [B, T, ...] of tokens or of spans of them.
+        before: State [B, ...] before the first.
+        starts: Boolean array of shape [B, T]; True marks positions whose segment has no earlier
+            state. None means one segment.
     """
     outside = jax.tree.map(lambda b: b[:, None], before)
     if starts is None:
@@ -241,10 +243,10 @@ def _attend_within_segments(
     following: State,
     chunk_size: int | None,
 ) -> tuple[Array, State]:
-    """Lets every token read the total of its own segment, parts outside the span included.
+    """Reads for every token the total of its own segment, including parts in other chunks.
 
-    A pass from the right carries, over chunk borders, what follows of the segment in which a chunk
-    ends; a pass from the left reads. One state per chunk is stored between them.
+    A pass from the right carries the state of what follows of the segment in which a chunk ends; a
+    pass from the left reads. One state per chunk is stored between them.
     """
 
     def right_to_left(after: State, chunk: tuple[Span]) -> tuple[State, State]:
@@ -272,13 +274,13 @@ def scan_monoid(
     read: Callable[[Array | None, State], Array],
     identity: State,
 ) -> Monoid:
-    """Makes a monoid whose chunks are scanned token by token.
+    """Makes a monoid that processes a chunk by an associative scan over its tokens.
 
     Args:
-        lift: tokens [B, T, ...] -> the state of each alone [B, T, ...].
-        merge: as in :class:`Monoid`.
-        read: as in :class:`Monoid`.
-        identity: as in :class:`Monoid`.
+        lift: Function from tokens [B, T, ...] to the state [B, T, ...] of each token alone.
+        merge: Function of :class:`Monoid`.
+        read: Function of :class:`Monoid`.
+        identity: Neutral state of :class:`Monoid`.
     """
     nothing = jax.tree.map(lambda i: i[:, None], identity)
 
@@ -290,13 +292,15 @@ def scan_monoid(
         q: Array | None, span: Span, before: State, after: State | None, is_causal: bool
     ) -> tuple[State, Array]:
         states = lift_real(span.tokens, span.mask)
-        seen = prefixes = scan(merge, states, before, span.starts)
-        if not is_causal and span.starts is not None:  # one segment has one total for all
+        attended = prefixes = scan(merge, states, before, span.starts)
+        if not is_causal and span.starts is not None:  # without segments ``attend`` reads one total
             segment_index, end = span.segment_index, _segment_ends(span.starts)
-            seen = jax.tree.map(lambda p: jax.vmap(lambda row, at: row[at])(p, end), prefixes)
+            attended = jax.tree.map(lambda p: jax.vmap(lambda row, at: row[at])(p, end), prefixes)
             outside = jax.tree.map(lambda a: a[:, None], after)
-            seen = merge(seen, select(segment_index == segment_index[:, -1:], outside, nothing))
-        return jax.tree.map(lambda p: p[:, -1], prefixes), read(q, seen)
+            attended = merge(
+                attended, select(segment_index == segment_index[:, -1:], outside, nothing)
+            )
+        return jax.tree.map(lambda p: p[:, -1], prefixes), read(q, attended)
 
     return Monoid(
         identity=identity,

@@ -16,9 +16,10 @@ def primal_only(
     """Calls ``primal``; under differentiation calls ``differentiated`` instead.
 
     Args:
-        primal: the faster one, or the one that takes less memory.
-        differentiated: gives the same numbers. JAX differentiates it, in the modes that it has.
-        *arrays: trees of arrays, all that the two depend on.
+        primal: Function that is faster or takes less memory.
+        differentiated: Function with the same results, which JAX differentiates, in the modes that
+            it supports.
+        *arrays: Trees of all arrays on which the two functions depend.
 
     Example:
         >>> import jax, jax.numpy as jnp

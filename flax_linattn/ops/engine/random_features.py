@@ -55,5 +55,5 @@ def uniform(rows: int, columns: int, limit: float, seed: int) -> Matrix:
 
 
 def _fixed(matrix: Matrix) -> Matrix:
-    matrix.setflags(write=False)  # it is shared by all who ask
+    matrix.setflags(write=False)  # all callers share it
     return matrix

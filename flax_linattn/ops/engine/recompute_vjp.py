@@ -17,13 +17,13 @@ def recompute_vjp(plain: Callable[..., Any], gradients: Callable[..., Any]) -> C
     """Makes a scan with a hand-derived gradient that stores only the inputs.
 
     Args:
-        plain: (chunk, chunk_size, q, span, initial) -> the last state, and outputs [B, T, ...].
-        gradients: the same, and the gradients of what ``plain`` gives -> those of q, of the span's
-            tokens and of the initial state.
+        plain: Function (chunk, chunk_size, q, span, initial) -> (last state, outputs [B, T, ...]).
+        gradients: Function of the same arguments and of the gradients of the results of ``plain``
+            -> the gradients of q, of the span's tokens and of the initial state.
 
     Returns:
-        (chunk, sizes, q, span, initial) -> as ``plain``, where ``sizes`` has the chunk's size for
-        each platform and ``chunk`` is hashable.
+        Function (chunk, sizes, q, span, initial) with the results of ``plain``. ``sizes`` holds the
+        chunk size of each platform, and ``chunk`` is hashable.
     """
 
     def run(
@@ -34,7 +34,7 @@ def recompute_vjp(plain: Callable[..., Any], gradients: Callable[..., Any]) -> C
     def forward(
         chunk: Any, sizes: PerPlatform[int | None], q: Array, span: Span, initial: State
     ) -> tuple[Any, Any]:
-        # ``scan`` itself has no tangents, and so gradients would have none.
+        # Not ``scan``: it has no forward mode, and then its gradients would have none either.
         return run(chunk, sizes, q, span, initial), (q, span, initial)
 
     def backward(

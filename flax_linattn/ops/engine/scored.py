@@ -1,6 +1,6 @@
 """Cache mechanisms whose weights are a function of q . k, and of the pair's positions.
 
-Short sequences are computed in one piece, long ones in blocks of queries and keys.
+Short sequences are computed in one block, long ones in blocks of queries and keys.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class ScoredAttention(CacheMechanism):
     """Base class of cache mechanisms whose weights are a function of q . k and ``offsets``.
 
     Attributes:
-        chunk_size: maximum number of queries, and of keys, per block in the chunked form.
+        chunk_size: Maximum number of queries, and of keys, per block in the chunked form.
     """
 
     weight_function: ClassVar[WeightFunction]
@@ -59,8 +59,8 @@ class ScoredAttention(CacheMechanism):
         scale = jnp.asarray(self._scale(q.shape[-1], pairs.parameters)).astype(dtype)
         if visible is None:
             visible = masks.visible_rows(jnp.arange(q.shape[1]), k.shape[1], is_causal=True)
-        # The factor goes first: a compiler may multiply the products and subtract the level in one
-        # rounding, which for large scores is another score than the one that the level is of.
+        # Scale q, not the products: a compiler may fuse scaling a product and subtracting the level
+        # into one rounding, and a large score would then differ from its own level.
         product = jnp.where(
             visible[:, None], scores(q * scale, k), self.weight_function.masked_score
         )

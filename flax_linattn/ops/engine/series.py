@@ -29,25 +29,25 @@ class SeriesState(NamedTuple):
     With a the smallest ``|k_j|`` of the channel and r = max(1, a), for n = 0 ... order:
 
     Attributes:
-        smallest: a [B, H, K], inf when empty.
-        s: sum of (k_j / r)^n exp(a^2 - k_j^2) v_j [B, order + 1, H, K].
-        z: sum of (k_j / r)^n exp(a^2 - k_j^2) [B, order + 1, H, K].
+        min_magnitude: Minimum magnitude a of the keys [B, H, K], inf when empty.
+        s: Sum of (k_j / r)^n exp(a^2 - k_j^2) v_j [B, order + 1, H, K].
+        z: Sum of (k_j / r)^n exp(a^2 - k_j^2) [B, order + 1, H, K].
     """
 
-    smallest: Float[Array, "B H K"]
+    min_magnitude: Float[Array, "B H K"]
     s: Float[Array, "B N H K"]
     z: Float[Array, "B N H K"]
 
 
-def key_unit(smallest: Array) -> Array:
+def key_unit(min_magnitude: Array) -> Array:
     """Returns the unit r = max(1, a) of the keys; 1 if there is no key."""
-    return jnp.where(jnp.isinf(smallest), 1, jnp.maximum(smallest, 1))
+    return jnp.where(jnp.isinf(min_magnitude), 1, jnp.maximum(min_magnitude, 1))
 
 
-def relative_weight(k: Array, smallest: Array) -> Array:
+def relative_weight(k: Array, min_magnitude: Array) -> Array:
     """Computes exp(a^2 - k^2) as exp((a - |k|) (a + |k|)), without squares of large numbers."""
-    size = jnp.abs(k)
-    return jnp.exp((smallest - size) * (smallest + size))
+    magnitude = jnp.abs(k)
+    return jnp.exp((min_magnitude - magnitude) * (min_magnitude + magnitude))
 
 
 def geometric_terms(first: Array, ratio: Array, order: int) -> list[Array]:
@@ -84,37 +84,39 @@ def first_minimum(first: Array, second: Array) -> Array:
 
 def merge(earlier: SeriesState, later: SeriesState) -> SeriesState:
     """Merges two states, relative to the smaller of their smallest |k|; on any leading axes."""
-    smallest = first_minimum(earlier.smallest, later.smallest)
+    min_magnitude = first_minimum(earlier.min_magnitude, later.min_magnitude)
     order = earlier.s.shape[-3] - 1
 
     def rescaled(state: SeriesState) -> tuple[Array, Array]:
-        factor, ratio = rescaling(state.smallest, smallest)
+        factor, ratio = rescaling(state.min_magnitude, min_magnitude)
         factors = stack(geometric_terms(factor, ratio, order))
         return factors * state.s, factors * state.z
 
     (s_a, z_a), (s_b, z_b) = rescaled(earlier), rescaled(later)
-    return SeriesState(smallest, s_a + s_b, z_a + z_b)
+    return SeriesState(min_magnitude, s_a + s_b, z_a + z_b)
 
 
-def weights_and_powers_base(k: Array, smallest: Array, keep: Array | None) -> tuple[Array, Array]:
+def weights_and_powers_base(
+    k: Array, min_magnitude: Array, keep: Array | None
+) -> tuple[Array, Array]:
     """Returns the weights of keys [..., H, K] relative to a smallest |k|, and k / r.
 
     The weights are 0 where ``keep``, which is Boolean and broadcasts, is False.
     """
-    first = relative_weight(k, smallest)
+    first = relative_weight(k, min_magnitude)
     if keep is not None:
-        # Before any token the smallest is infinite, and 0 times that has no gradient.
-        first = jnp.where(keep, relative_weight(k, jnp.where(keep, smallest, 0)), 0)
+        # Before any token the minimum is infinite, and 0 times infinity has a NaN gradient.
+        first = jnp.where(keep, relative_weight(k, jnp.where(keep, min_magnitude, 0)), 0)
     # Powers of a key so large that its weight is 0 would overflow, and 0 times inf is NaN.
-    return first, jnp.where(first > 0, k / key_unit(smallest), 0)
+    return first, jnp.where(first > 0, k / key_unit(min_magnitude), 0)
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(3,))
 def total(k: Array, v: Array, keep: Array | None, order: int) -> SeriesState:
     """Computes the state of the tokens [B, T, H, K] that ``keep`` [B, T] selects.
 
-    Its derivative is written out: compilers make JAX's own, of a chain of powers, several times
-    over.
+    Its derivative is hand-derived: compilers would evaluate the chain of powers in JAX's own
+    several times over.
 
     Example:
         >>> import jax.numpy as jnp
@@ -123,11 +125,11 @@ def total(k: Array, v: Array, keep: Array | None, order: int) -> SeriesState:
         [6.0, 6.0, 6.0]
     """
     k, v = zero_padding(k, keep), zero_padding(v, keep)
-    size, kept = jnp.abs(k), None if keep is None else keep[..., None, None]
-    size = size if kept is None else jnp.where(kept, size, jnp.inf)
-    smallest = jnp.min(size, axis=1)
-    z = geometric_terms(*weights_and_powers_base(k, smallest[:, None], kept), order)
-    return SeriesState(smallest, _sums(x * v for x in z), _sums(z))
+    magnitude, valid = jnp.abs(k), None if keep is None else keep[..., None, None]
+    magnitude = magnitude if valid is None else jnp.where(valid, magnitude, jnp.inf)
+    min_magnitude = jnp.min(magnitude, axis=1)
+    z = geometric_terms(*weights_and_powers_base(k, min_magnitude[:, None], valid), order)
+    return SeriesState(min_magnitude, _sums(x * v for x in z), _sums(z))
 
 
 @total.defjvp
@@ -137,13 +139,15 @@ def _total_jvp(order: int, primals: Any, tangents: Any) -> tuple[SeriesState, Se
     dk, dv = tangents[:2]
     state = total(k, v, keep, order)
     k, v = zero_padding(k, keep), zero_padding(v, keep)
-    smallest, kept = state.smallest[:, None], None if keep is None else keep[..., None, None]
-    z = geometric_terms(*weights_and_powers_base(k, smallest, kept), order)
-    shorter = [jnp.zeros_like(k), *(n * x / key_unit(smallest) for n, x in enumerate(z[:-1], 1))]
-    slopes = [less - 2 * k * x for less, x in zip(shorter, z, strict=True)]
+    valid = None if keep is None else keep[..., None, None]
+    base = state.min_magnitude[:, None]
+    z = geometric_terms(*weights_and_powers_base(k, base, valid), order)
+    # d/dk of (k / r)^n exp(a^2 - k^2): n / r times the term before, minus 2 k times the term.
+    lower = [jnp.zeros_like(k), *(n * x / key_unit(base) for n, x in enumerate(z[:-1], 1))]
+    slopes = [less - 2 * k * x for less, x in zip(lower, z, strict=True)]
     ds = _sums(slope * v * dk + x * dv for slope, x in zip(slopes, z, strict=True))
     dz = _sums(slope * dk for slope in slopes)
-    return state, SeriesState(jnp.zeros_like(state.smallest), ds, dz)
+    return state, SeriesState(jnp.zeros_like(state.min_magnitude), ds, dz)
 
 
 def _sums(terms: Iterable[Array]) -> Array:
@@ -159,17 +163,19 @@ class SeriesOutputs(NamedTuple):
     slope: Array
 
 
-def read_sums(q: Array, smallest: Array, s: Sequence[Array], z: Sequence[Array]) -> SeriesOutputs:
+def read_sums(
+    q: Array, min_magnitude: Array, s: Sequence[Array], z: Sequence[Array]
+) -> SeriesOutputs:
     """Evaluates equations 14-16 for sums given as a list by exponent."""
     # x^n f^(N - n) stays in range for any query; its common factor cancels between s and z.
-    x, f = scaled_argument(q, smallest, len(s) - 1)
+    x, f = scaled_argument(q, min_magnitude, len(s) - 1)
     inverse = reciprocal(polynomial(z, x, f))
     y = polynomial(s, x, f) * inverse
     slope = jnp.zeros_like(y)
     if len(s) > 1:
-        # Taken apart before they are summed up: later, what both have in common costs digits.
+        # Center the sums before the polynomial: the difference of two polynomials would cancel.
         centered = [a - y * b for a, b in zip(s[1:], z[1:], strict=True)]
-        slope = 2 * key_unit(smallest) * f * inverse * polynomial(centered, x, f)
+        slope = 2 * key_unit(min_magnitude) * f * inverse * polynomial(centered, x, f)
     return SeriesOutputs(y, inverse, slope)
 
 
@@ -177,7 +183,7 @@ def read_sums(q: Array, smallest: Array, s: Sequence[Array], z: Sequence[Array])
 def read(q: Array, state: SeriesState) -> Array:
     """Returns y for queries [..., H, K] and states whose leading axes broadcast with theirs.
 
-    Its derivative is written out, as that of ``total``.
+    Its derivative is hand-derived, as that of ``total``.
 
     Example:
         >>> import jax.numpy as jnp
@@ -185,15 +191,15 @@ def read(q: Array, state: SeriesState) -> Array:
         >>> read(one[:, 0], total(one, 3 * one, None, 2)).item()
         3.0
     """
-    return read_sums(q, state.smallest, unstack(state.s), unstack(state.z)).y
+    return read_sums(q, state.min_magnitude, unstack(state.s), unstack(state.z)).y
 
 
 @read.defjvp
 def _read_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
     (q, state), (dq, dstate) = primals, tangents
     s, z = unstack(state.s), unstack(state.z)
-    y, inverse, slope = read_sums(q, state.smallest, s, z)
-    x, f = scaled_argument(q, state.smallest, len(s) - 1)
+    y, inverse, slope = read_sums(q, state.min_magnitude, s, z)
+    x, f = scaled_argument(q, state.min_magnitude, len(s) - 1)
     ds, dz = (polynomial(unstack(sums), x, f) for sums in dstate[1:])
     return y, slope * dq + inverse * (ds - y * dz)
 
@@ -208,15 +214,15 @@ def unstack(sums: Array) -> list[Array]:
     return [sums[..., n, :, :] for n in range(sums.shape[-3])]
 
 
-def scaled_argument(q: Array, smallest: Array, order: int) -> tuple[Array, Array]:
+def scaled_argument(q: Array, min_magnitude: Array, order: int) -> tuple[Array, Array]:
     """Returns (x, f) with (2 q r)^n / n! proportional to x^n f^(order - n) / n! for all n.
 
     The factor keeps all terms in the range of the dtype, and cancels from y.
     """
-    x = 2 * q * key_unit(smallest)
-    room = 1e15 if x.dtype == jnp.float32 else 1e100
-    largest = math.exp((math.log(room) + math.lgamma(order + 1)) / max(order, 1))
-    f = largest / jnp.maximum(jnp.abs(x), largest)
+    x = 2 * q * key_unit(min_magnitude)
+    max_term = 1e15 if x.dtype == jnp.float32 else 1e100
+    limit = math.exp((math.log(max_term) + math.lgamma(order + 1)) / max(order, 1))
+    f = limit / jnp.maximum(jnp.abs(x), limit)
     return x * f, f
 
 

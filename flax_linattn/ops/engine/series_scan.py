@@ -5,21 +5,21 @@ In every channel, with c_n(q) = (2q)^n / n! and over the j <= i of the same pack
     S_n = sum_j k_j^n exp(-k_j^2) v_j,   Z_n = sum_j k_j^n exp(-k_j^2),
     y_i = sum_n c_n(q_i) S_n / sum_n c_n(q_i) Z_n      (element-wise attention, equations 8-16)
 
-with S and Z relative to the smallest |k| so far, as ``SeriesState`` says; it cancels, so gradients
-take it for a constant. Whichever form ran forward, the backward pass needs of it y, 1 / D (D the
-denominator), the slope dy/dq and the smallest |k|. With g the gradient of the outputs, that of q is
-g dy/dq; from the right
+S and Z are stored relative to the smallest |k| so far (``SeriesState``), which cancels, so it is a
+constant to gradients. Whichever form ran forward, the backward pass needs only its y, 1 / D (D is
+the denominator), slope dy/dq and smallest |k|. With g the gradient of the outputs, dq = g dy/dq,
+and from the right
 
     P_n = sum_{i >= j} c_n(q_i) g_i / D_i,      M_n = -sum_{i >= j} c_n(q_i) g_i y_i / D_i
 
-are the gradients of S_n and Z_n, of which token j gets
+are the gradients of S_n and Z_n, which give token j
 
     dv_j = exp(-k_j^2) sum_n k_j^n P_n
     dk_j = exp(-k_j^2) sum_n (n k_j^(n-1) - 2 k_j^(n+1)) (v_j P_n + M_n).
 
-"recurrent" is a loop over tokens that writes in place. "parallel" cuts the tokens into tiles and
-runs that loop over all tiles in lockstep: once for what each adds to the sums, and, when those have
-been scanned, once for the outputs.
+"recurrent" is a loop over tokens that writes in place. "parallel" splits the tokens into tiles and
+runs that loop over all tiles in lockstep: once for the sums of each tile, and, after a scan of
+these, once for the outputs.
 """
 
 from __future__ import annotations
@@ -74,17 +74,18 @@ def series_scan(
     """Computes the causal outputs of all positions, and the state after the last token.
 
     Args:
-        q: queries [B, T, H, K].
-        k: keys [B, T, H, K].
-        v: values [B, T, H, K].
-        initial: the state before the first token.
-        mask: as in ``exponential_scan``, like all that follows.
-        starts: Boolean array of shape [B, T].
-        form: "chunked" is the same as "recurrent".
-        chunk_size: of the parallel form alone.
+        q: Queries of shape [B, T, H, K].
+        k: Keys of shape [B, T, H, K].
+        v: Values of shape [B, T, H, K].
+        initial: State before the first token.
+        mask: Boolean array of shape [B, T]; False marks padding.
+        starts: Boolean array of shape [B, T]; True marks the first token of a packed segment.
+        form: Name of the form, as in ``exponential_scan``; "chunked" is the same as "recurrent".
+        chunk_size: Maximum number of tokens per tile in the parallel form.
 
     Returns:
-        y [B, T, H, K], 0 where no token is visible, and the state.
+        Outputs of shape [B, T, H, K], 0 where no token is visible, and the state after the last
+        token.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -128,18 +129,20 @@ class Tokens(NamedTuple):
         return jax.tree.map(partial(fill, size=size), self._replace(mask=mask))
 
     @property
-    def size(self) -> Array:
-        """Magnitude |k|, infinite for padding; a constant to gradients."""
-        size = jax.lax.stop_gradient(jnp.abs(self.k))
-        return size if self.mask is None else jnp.where(self.mask, size, jnp.inf)
+    def magnitude(self) -> Array:
+        """Magnitudes |k|, infinite for padding; constants to gradients."""
+        magnitude = jax.lax.stop_gradient(jnp.abs(self.k))
+        return magnitude if self.mask is None else jnp.where(self.mask, magnitude, jnp.inf)
 
-    def weights_and_powers_base(self, smallest: Array) -> tuple[Array, Array]:
+    def weights_and_powers_base(self, min_magnitude: Array) -> tuple[Array, Array]:
         """Returns the weights, 0 for padding, and k / r."""
-        return weights_and_powers_base(self.k, smallest, self.mask)
+        return weights_and_powers_base(self.k, min_magnitude, self.mask)
 
-    def minimum_before(self, smallest: Array) -> Array:
+    def minimum_before(self, min_magnitude: Array) -> Array:
         """Returns the smallest |k| before this token within its segment: inf where one starts."""
-        return smallest if self.starts is None else jnp.where(self.starts, jnp.inf, smallest)
+        return (
+            min_magnitude if self.starts is None else jnp.where(self.starts, jnp.inf, min_magnitude)
+        )
 
 
 class ScanOutputs(NamedTuple):
@@ -148,12 +151,12 @@ class ScanOutputs(NamedTuple):
     y: Array
     inverse: Array
     slope: Array
-    smallest: Array
+    min_magnitude: Array
 
     def fill_to(self, size: int) -> ScanOutputs:
         """Pads to a multiple of ``size`` positions."""
         outputs = jax.tree.map(partial(fill, size=size), self)
-        return outputs._replace(smallest=fill(self.smallest, size, mode="edge"))
+        return outputs._replace(min_magnitude=fill(self.min_magnitude, size, mode="edge"))
 
 
 # -- forward -----------------------------------------------------------------------------
@@ -162,37 +165,39 @@ class ScanOutputs(NamedTuple):
 class Sums(NamedTuple):
     """``SeriesState`` with one array per exponent, so that a step is one fused loop."""
 
-    smallest: Array
+    min_magnitude: Array
     s: list[Array]
     z: list[Array]
 
     def update(self, token: Tokens) -> Sums:
         """Returns the sums with one more token."""
-        before, order = token.minimum_before(self.smallest), len(self.s) - 1
+        before, order = token.minimum_before(self.min_magnitude), len(self.s) - 1
         # Weights are relative to exp(-a^2) for the smallest |k| so far, a. It never rises, so the
         # token that set it has weight 1, and no other has more: earlier sums shrink, never
         # overflow.
-        smallest = first_minimum(before, token.size)
-        factors = geometric_terms(*rescaling(before, smallest), order)
+        min_magnitude = first_minimum(before, token.magnitude)
+        factors = geometric_terms(*rescaling(before, min_magnitude), order)
         powers = geometric_terms(
-            *token.weights_and_powers_base(jax.lax.stop_gradient(smallest)), order
+            *token.weights_and_powers_base(jax.lax.stop_gradient(min_magnitude)), order
         )
         s = zip(factors, self.s, powers, strict=True)
         z = zip(factors, self.z, powers, strict=True)
-        return Sums(smallest, [f * x + p * token.v for f, x, p in s], [f * x + p for f, x, p in z])
+        return Sums(
+            min_magnitude, [f * x + p * token.v for f, x, p in s], [f * x + p for f, x, p in z]
+        )
 
     def read(self, q: Array) -> ScanOutputs:
         """Reads the sums and returns what the backward pass stores."""
-        smallest = jax.lax.stop_gradient(self.smallest)
-        return ScanOutputs(*read_sums(q, smallest, self.s, self.z), self.smallest)
+        min_magnitude = jax.lax.stop_gradient(self.min_magnitude)
+        return ScanOutputs(*read_sums(q, min_magnitude, self.s, self.z), self.min_magnitude)
 
 
 def _unstack_state(state: SeriesState) -> Sums:
-    return Sums(state.smallest, unstack(state.s), unstack(state.z))
+    return Sums(state.min_magnitude, unstack(state.s), unstack(state.z))
 
 
 def _stack_state(sums: Sums) -> SeriesState:
-    return SeriesState(sums.smallest, stack(sums.s), stack(sums.z))
+    return SeriesState(sums.min_magnitude, stack(sums.s), stack(sums.z))
 
 
 def _forward_tokens(
@@ -225,8 +230,10 @@ def _forward_parallel(
     # Two passes: the state of each tile alone, which a scan joins, then the outputs of all tiles in
     # lockstep, each from the state before it. No C x C weights: each channel has its own.
     tiles = split_tiles(tokens.fill_to(size), size)
-    smallest, s, z = initial
-    nothing = SeriesState(jnp.full_like(smallest, jnp.inf), jnp.zeros_like(s), jnp.zeros_like(z))
+    min_magnitude, s, z = initial
+    nothing = SeriesState(
+        jnp.full_like(min_magnitude, jnp.inf), jnp.zeros_like(s), jnp.zeros_like(z)
+    )
     totals = jax.vmap(_tile_state, (1, None), 1)(tiles, nothing)
     restarts = None if tiles.starts is None else jnp.any(tiles.starts, axis=2)
     after = prefix.scan(merge, totals, initial, restarts)
@@ -246,7 +253,7 @@ class Adjoint(NamedTuple):
     def add_output(self, q: Array, dy: Array, row: ScanOutputs) -> Adjoint:
         """Adds the gradient through the position's own output."""
         order = len(self.p) - 1
-        x, f = scaled_argument(q, row.smallest, order)
+        x, f = scaled_argument(q, row.min_magnitude, order)
         # From y = sum c_n S_n / D: dS_n = c_n g / D and dZ_n = -c_n g y / D. x and f carry a common
         # factor of all c_n, which 1 / D, made with the same x and f, has inverted.
         own = polynomial_terms(dy * row.inverse, x, f, order)
@@ -255,20 +262,20 @@ class Adjoint(NamedTuple):
             [m - term * row.y for m, term in zip(self.m, own, strict=True)],
         )
 
-    def token_gradients(self, token: Tokens, smallest: Array) -> tuple[Array, Array]:
+    def token_gradients(self, token: Tokens, min_magnitude: Array) -> tuple[Array, Array]:
         """Returns the gradients dk and dv of a token."""
-        weight, x = token.weights_and_powers_base(smallest)
+        weight, x = token.weights_and_powers_base(min_magnitude)
         both = [token.v * p + m for p, m in zip(self.p, self.m, strict=True)]
         # One pass of Horner's scheme: dv is the polynomial of P; value is that of v P + M, and
         # slope its derivative. exp(-k^2) adds -2 k value, as in the formula of dk above.
         dv, value, slope = self.p[-1], both[-1], jnp.zeros_like(x)
         for n in range(len(both) - 2, -1, -1):
             dv, slope, value = dv * x + self.p[n], slope * x + value, value * x + both[n]
-        return weight * (slope / key_unit(smallest) - 2 * token.k * value), weight * dv
+        return weight * (slope / key_unit(min_magnitude) - 2 * token.k * value), weight * dv
 
-    def before(self, smallest: Array, earlier: Array) -> Adjoint:
+    def before(self, min_magnitude: Array, earlier: Array) -> Adjoint:
         """Rescales to the smallest |k| of an earlier position; 0 if that is infinite."""
-        factors = geometric_terms(*rescaling(earlier, smallest), len(self.p) - 1)
+        factors = geometric_terms(*rescaling(earlier, min_magnitude), len(self.p) - 1)
         p, m = ([f * x for f, x in zip(factors, sums, strict=True)] for sums in self)
         return Adjoint(p, m)
 
@@ -293,9 +300,9 @@ class AdjointMap(NamedTuple):
 
 
 class BackwardInputs(NamedTuple):
-    """Inputs of the backward pass for a stretch of tokens.
+    """Inputs of the backward pass for one tile or for all tokens.
 
-    ``before`` [B, H, K] is the smallest |k| before it.
+    ``before`` [B, H, K] is the smallest |k| before the first of them.
     """
 
     tokens: Tokens
@@ -306,7 +313,7 @@ class BackwardInputs(NamedTuple):
     def token(self, t: Array) -> BackwardInputs:
         """Returns the inputs of token ``t``."""
         before = jnp.where(
-            t > 0, take_token(self.outputs.smallest, jnp.maximum(t - 1, 0)), self.before
+            t > 0, take_token(self.outputs.min_magnitude, jnp.maximum(t - 1, 0)), self.before
         )
         now, row = self.tokens.token(t), ScanOutputs(*(take_token(x, t) for x in self.outputs))
         return BackwardInputs(now, row, take_token(self.dy, t), now.minimum_before(before))
@@ -322,9 +329,9 @@ def _backward_tokens(
         t = length - 1 - i
         now = inputs.token(t)
         here = after.add_output(now.tokens.q, now.dy, now.outputs)
-        own = here.token_gradients(now.tokens, now.outputs.smallest)
+        own = here.token_gradients(now.tokens, now.outputs.min_magnitude)
         gradients = tuple(map(partial(put_token, t=t), gradients, own))
-        return here.before(now.outputs.smallest, now.before), gradients
+        return here.before(now.outputs.min_magnitude, now.before), gradients
 
     nothing = jnp.zeros_like(inputs.dy)
     carry = Adjoint(unstack(p), unstack(m)), (nothing, nothing)
@@ -339,13 +346,13 @@ def _tile_map(inputs: BackwardInputs, nothing: Array) -> AdjointMap:
     def body(i: Array, after: Adjoint) -> Adjoint:
         now = inputs.token(length - 1 - i)
         here = after.add_output(now.tokens.q, now.dy, now.outputs)
-        return here.before(now.outputs.smallest, now.before)
+        return here.before(now.outputs.min_magnitude, now.before)
 
     own = jax.lax.fori_loop(0, length, body, Adjoint(unstack(nothing), unstack(nothing)))
     before, starts = inputs.before, inputs.tokens.starts
     if starts is not None:
         before = jnp.where(jnp.any(starts, axis=1)[:, None, None], jnp.inf, before)
-    factor, ratio = rescaling(before, inputs.outputs.smallest[:, -1])
+    factor, ratio = rescaling(before, inputs.outputs.min_magnitude[:, -1])
     return AdjointMap(factor, ratio, stack(own.p), stack(own.m))
 
 
@@ -355,7 +362,7 @@ def _backward_parallel(
     length = inputs.dy.shape[1]
     arrays = inputs.tokens.fill_to(size), inputs.outputs.fill_to(size), fill(inputs.dy, size)
     tokens, outputs, dy = split_tiles(arrays, size)
-    before = shift_right(inputs.before, outputs.smallest[:, :, -1])
+    before = shift_right(inputs.before, outputs.min_magnitude[:, :, -1])
     tiles = BackwardInputs(tokens, outputs, dy, before)
     maps = jax.vmap(_tile_map, (1, None), 1)(tiles, jnp.zeros_like(p))
     maps = jax.lax.associative_scan(AdjointMap.compose, maps, axis=1, reverse=True)
@@ -388,21 +395,23 @@ def _scan(form: str, size: int, tokens: Tokens, initial: SeriesState) -> tuple[A
 
 def _scan_forward(form: str, size: int, tokens: Tokens, initial: SeriesState) -> tuple[Any, Any]:
     outputs, last = scan_form("series", "forward", form, _FORWARD, size)(tokens, initial)
-    return (outputs.y, last), (tokens, initial.smallest, outputs)
+    return (outputs.y, last), (tokens, initial.min_magnitude, outputs)
 
 
 def _scan_backward(form: str, size: int, residuals: Any, gradients: Any) -> Any:
-    tokens, smallest, outputs = residuals
+    tokens, min_magnitude, outputs = residuals
     dy, dlast = gradients
     backward = scan_form("series", "backward", form, _BACKWARD, size)
-    (dk, dv), (ds, dz) = backward(BackwardInputs(tokens, outputs, dy, smallest), dlast.s, dlast.z)
+    (dk, dv), (ds, dz) = backward(
+        BackwardInputs(tokens, outputs, dy, min_magnitude), dlast.s, dlast.z
+    )
     # The smallest |k| is a constant, except where it is still that of the initial state: there its
     # gradient passes through unchanged.
-    is_initial = outputs.smallest[:, -1] == smallest
+    is_initial = outputs.min_magnitude[:, -1] == min_magnitude
     if tokens.starts is not None:
         is_initial = is_initial & ~jnp.any(tokens.starts, axis=1)[:, None, None]
-    dsmallest = jnp.where(is_initial, dlast.smallest, 0)
-    return Tokens(dy * outputs.slope, dk, dv, None, None), SeriesState(dsmallest, ds, dz)
+    dmin_magnitude = jnp.where(is_initial, dlast.min_magnitude, 0)
+    return Tokens(dy * outputs.slope, dk, dv, None, None), SeriesState(dmin_magnitude, ds, dz)
 
 
 _scan.defvjp(_scan_forward, _scan_backward)

@@ -1,10 +1,10 @@
 """Sequence parallelism: streaming mechanisms over sequences that are sharded over devices.
 
-Every device holds a span of consecutive tokens and summarizes it in a state. The devices exchange
-these states, and each merges those of earlier spans (and of later ones, if attention is not causal)
-into what its tokens attend to outside their span. Then it attends as if an earlier call had
-returned that state. The amount exchanged does not grow with the sequence: one state per device, and
-with packed segments one id.
+Every device holds a shard of consecutive tokens and summarizes it in a state. The devices exchange
+these states, and each merges the states of earlier shards (and of later ones, if attention is not
+causal) into one state of all that its tokens attend to outside their shard. Then it attends as if
+an earlier call had returned that state. The amount exchanged does not grow with the sequence: one
+state per device, and with packed segments one id.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def sequence_parallel(mechanism: Mechanism, mesh: Mesh, axis: str) -> SequencePa
     """Makes a mechanism whose ``attend`` takes sequences sharded over the devices of a mesh.
 
     Its outputs, states and gradients are those of ``mechanism``, and it is used the same way, also
-    in ``nn.Attention``. Each device attends to its own span of consecutive tokens; communication,
+    in ``nn.Attention``. Each device attends to its own shard of consecutive tokens; communication,
     forward and backward, does not grow with the length of the sequence. Steps and states are not
     sharded.
 
@@ -58,8 +58,8 @@ def sequence_parallel(mechanism: Mechanism, mesh: Mesh, axis: str) -> SequencePa
             devices.
 
     Raises:
-        ValueError: The mechanism cannot merge states, or the mesh has no such axis.
-        TypeError: The first argument is not a mechanism.
+        ValueError: If the mechanism cannot merge states, or the mesh has no such axis.
+        TypeError: If the first argument is not a mechanism.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -83,7 +83,7 @@ def sequence_parallel(mechanism: Mechanism, mesh: Mesh, axis: str) -> SequencePa
         )
     if axis not in mesh.axis_names:
         raise ValueError(f"the mesh has no axis {axis!r}; it has {', '.join(mesh.axis_names)}.")
-    # As ``attend`` sees it, which makes explicit axes automatic ones.
+    # ``attend`` runs on automatic axes (``contract.meshes``).
     mesh = Mesh(mesh.devices, mesh.axis_names, axis_types=(AxisType.Auto,) * len(mesh.axis_names))
     return SequenceParallel(mechanism, mesh, axis)
 
@@ -93,9 +93,9 @@ class SequenceParallel(Mechanism):
     """Mechanism with sharded sequences, made by ``sequence_parallel``.
 
     Attributes:
-        inner: the mechanism that every device runs.
-        mesh: the devices.
-        axis: of the mesh, over which time is split.
+        inner: Mechanism that every device runs.
+        mesh: Mesh of devices.
+        axis: Mesh axis over which time is sharded.
     """
 
     inner: StreamingMechanism
@@ -150,7 +150,7 @@ class SequenceParallel(Mechanism):
         return self.inner._reference(q, k, v, visible, parameters)
 
     def _attend_causal_call(self, call: Call) -> tuple[Outputs, State]:
-        return self._attend(call)  # every device replaces what is not finite in its span
+        return self._attend(call)  # every device replaces what is not finite in its shard
 
     def _attend(self, call: Call) -> tuple[Outputs, State]:
         whole, split = self._specs()
@@ -171,12 +171,13 @@ class SequenceParallel(Mechanism):
             per_token=split,
         )
         outputs = whole if is_pooled else split
-        return self._on_devices(self._attend_to_span, (specs,), (outputs, whole))(call)
+        return self._on_devices(self._attend_to_shard, (specs,), (outputs, whole))(call)
 
-    def _attend_to_span(self, call: Call) -> tuple[Outputs, State]:
+    def _attend_to_shard(self, call: Call) -> tuple[Outputs, State]:
         """Attends on one device; returns its outputs and the state after all devices."""
         inner = self.inner
-        # Varied before they are spread over tokens: their gradients are added up before as well.
+        # They vary before the broadcast to tokens, so gradients are summed over tokens first, then
+        # over devices.
         _, parameters = match_varying_axes((call.k, call.parameters))
         call = dataclasses.replace(call, parameters=parameters)
         non_finite = None
@@ -207,7 +208,7 @@ class SequenceParallel(Mechanism):
     def _state_before(
         self, monoid: prefix.Monoid, span: prefix.Span, initial: State, chunk_size: int | None
     ) -> tuple[State, State]:
-        """Returns the state before this device's span, and the state after all spans."""
+        """Returns the state before this device's shard, and the state after all shards."""
         own = prefix.final_state(monoid, span, monoid.identity, chunk_size)
         states = self._gather(own)
         after = prefix.scan(monoid.merge, states, initial, self._gather_starts(span))
@@ -216,9 +217,9 @@ class SequenceParallel(Mechanism):
         )
 
     def _scan_marked(self, marked: Array, span: prefix.Span) -> tuple[Array, Array]:
-        """Returns whether the segment before this device's span, and that at the end, is marked.
+        """Returns whether the segments before this shard and at the end are marked, each [B, H].
 
-        ``marked`` [B, H] is that of the last segment of this device's span.
+        ``marked`` [B, H] says it of the last segment of this device's shard.
         """
         nowhere = jnp.zeros_like(marked)
         after = prefix.scan(
@@ -230,7 +231,7 @@ class SequenceParallel(Mechanism):
     def _state_following(
         self, monoid: prefix.Monoid, span: prefix.Span, chunk_size: int | None
     ) -> State:
-        """Returns the state of the rest of the segment that this span ends in."""
+        """Returns the state of the rest of the segment in which this shard ends."""
         in_first = span.segment_mask(jnp.zeros(span.size[0], jnp.int32))
         first = prefix.Span(span.tokens, in_first, None)
         states = self._gather(prefix.final_state(monoid, first, monoid.identity, chunk_size))
@@ -245,7 +246,7 @@ class SequenceParallel(Mechanism):
         return self._take_own(nearest_last)
 
     def _gather_starts(self, span: prefix.Span) -> Array | None:
-        """Returns whether segments start in each device's span, [B, devices], or None."""
+        """Returns whether segments start in each device's shard, [B, devices], or None."""
         return None if span.starts is None else self._gather(jnp.any(span.starts, axis=1))
 
     def _find_segments(
@@ -260,7 +261,7 @@ class SequenceParallel(Mechanism):
             return self.inner._find_segments(segment_ids, mask, carried)
         return masks.Segments(*_find_segments(self, segment_ids, mask, carried))
 
-    def _find_segments_of_span(
+    def _find_shard_segments(
         self, segment_ids: SegmentIds, mask: Mask | None, carried: Array
     ) -> tuple[Array, Array]:
         def latest(earlier: Array, later: Array) -> Array:
@@ -316,7 +317,7 @@ class SequenceParallel(Mechanism):
 def _find_segments(
     split: SequenceParallel, segment_ids: SegmentIds, mask: Mask | None, carried: Array
 ) -> tuple[Array, Array]:
-    whole, spans = split._specs()
-    find = split._on_devices(split._find_segments_of_span, (spans, spans, whole), (spans, whole))
+    whole, shards = split._specs()
+    find = split._on_devices(split._find_shard_segments, (shards, shards, whole), (shards, whole))
     starts, last = find(segment_ids, mask, carried)
     return starts, last

@@ -1,9 +1,9 @@
 """Products of one query with many keys, and of its weights with values, without transposing them.
 
 A product per head needs the keys of a head to be contiguous, so a CPU transposes [B, S, H, K]
-before it multiplies, which costs more than the product. Here a query is a block-diagonal matrix [H,
-H K]: H times the multiplications, but keys are read in place. With 8 to 32 heads of 64 channels
-that was 2 to 3 times as fast on a CPU.
+before it multiplies, which takes longer than the product. Here a query is a block-diagonal matrix
+[H, H K]: H times as many multiplications, but keys are read in place. With 8 to 32 heads of 64
+channels that was 2 to 3 times as fast on a CPU.
 """
 
 from __future__ import annotations

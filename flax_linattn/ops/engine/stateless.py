@@ -21,16 +21,17 @@ class Sequences:
     """Whole sequences, the input of ``StatelessMechanism.mix``.
 
     Attributes:
-        q: [B, T, H, K]; the learned query [H, K] where ``capabilities.learned_query``.
-        k: [B, S, H, K].
-        v: [B, S, H, V].
+        q: Queries of shape [B, T, H, K]; the learned query [H, K] if
+            ``capabilities.learned_query``.
+        k: Keys of shape [B, S, H, K].
+        v: Values of shape [B, S, H, V].
         query_mask: Boolean array of shape [B, T]; True marks valid tokens.
         mask: Boolean array of shape [B, S]; True marks valid tokens.
-        starts: Boolean array of shape [B, S]; True marks the first token of a packed segment; None
-            means nothing is packed.
-        form: one of ``capabilities.forms``, or "auto".
-        parameters: the mechanism's own arguments.
-        is_causal: each position sees itself and what came before.
+        starts: Boolean array of shape [B, S]; True marks the first token of a packed segment. None
+            means that nothing is packed.
+        form: Name of the form, one of ``capabilities.forms`` or "auto".
+        parameters: The mechanism's own arguments, by name.
+        is_causal: Whether each position attends only to itself and earlier positions.
     """
 
     q: Array
@@ -70,10 +71,10 @@ class StatelessMechanism(Mechanism):
         y = self.mix(
             Sequences(q, k, v, query_mask, mask, call.starts, call.form, own, call.is_causal)
         )
-        seen = jnp.any(mask, axis=1)[:, None, None, None]
-        return jnp.where(seen, y, jnp.zeros_like(y)), None
+        has_tokens = jnp.any(mask, axis=1)[:, None, None, None]
+        return jnp.where(has_tokens, y, jnp.zeros_like(y)), None
 
-    # Not reached: what needs a state is refused before.
+    # Not reached: calls that need a state are rejected before.
 
     def _init_state(self, sizes: StateSizes) -> State:
         raise NotImplementedError

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import jax
 
-from flax_linattn.checks import at_least
+from flax_linattn.checks import check_integers
 from flax_linattn.ops.contract import masks
 from flax_linattn.ops.contract.call import Call, StepCall, count_latents
 from flax_linattn.ops.contract.checks import check_state_like
@@ -30,7 +30,7 @@ class StreamingMechanism(Mechanism):
         reads_only_state: Whether a token's output is ``read`` of the state after it; otherwise
             ``attend`` and ``step`` add a part that depends on the token itself.
         scan: Key of ``forms.AUTO_SCAN_FORMS`` if such a scan computes causal outputs.
-        chunk_size: Maximum number of tokens per block in the chunked form.
+        chunk_size: Maximum number of tokens per chunk in the chunked form.
     """
 
     reads_only_state: ClassVar[bool] = True
@@ -39,17 +39,17 @@ class StreamingMechanism(Mechanism):
     chunk_size: int = 128
 
     def __post_init__(self) -> None:
-        at_least(1, chunk_size=self.chunk_size)
+        check_integers(1, chunk_size=self.chunk_size)
 
     @abc.abstractmethod
     def lift(self, k: Array, v: Array, query: Array | None = None) -> State:
         """Returns the states of single tokens; per-token inputs are further keyword arguments.
 
         Args:
-            k: [..., H, K].
-            v: [..., H, V].
-            query: the learned query [H, K] where ``capabilities.learned_query``, or the given ones
-                [B, L, H, K], which make states [..., L, H, ...].
+            k: Keys of shape [..., H, K].
+            v: Values of shape [..., H, V].
+            query: Learned query [H, K] if ``capabilities.learned_query``, or external queries [B,
+                L, H, K], which make states [..., L, H, ...].
         """
 
     def _merge(self, state_a: State, state_b: State) -> State:

@@ -27,11 +27,11 @@ class WindowCache:
     """Cache of keys and values of the last W valid tokens.
 
     Attributes:
-        key: [B, W, H, K]; slots from ``length`` on are unused.
-        value: [B, W, H, V].
-        length: int32 array of shape [B], tokens held, at most W.
-        end: int32 array of shape [B], the slot that the next token goes to: that of the oldest one
-            once all are used.
+        key: Keys of shape [B, W, H, K]; slots from ``length`` on are unused.
+        value: Values of shape [B, W, H, V].
+        length: Integer array of shape [B], number of cached tokens, at most W.
+        end: Integer array of shape [B], slot of the next token: that of the oldest token once all
+            slots are used.
     """
 
     key: Float[Array, "B W H K"]
@@ -105,16 +105,16 @@ class _RightAlignedCache(KVCache):
 
 
 def compact_tokens(call: Call) -> tuple[Call, Any]:
-    """Moves valid tokens to the front; also returns the inverse, for outputs.
+    """Moves valid tokens to the front, and returns the inverse for outputs.
 
-    A token's distance to another is then the number of real tokens between them.
+    The distance of two tokens is then the number of valid tokens between them.
 
     Args:
-        call: of self-attention, with a mask.
+        call: Call of self-attention with a mask.
 
     Returns:
-        The call, and a function of outputs [B, T, ...]: those of the tokens, at the places where
-        they stood. At the others stands anything.
+        The call, and a function that moves outputs [B, T, ...] back to the positions of their
+        tokens; outputs at padding are arbitrary.
     """
     mask = jnp.ones(call.k.shape[:2], bool) if call.mask is None else call.mask
     order = jnp.argsort(~mask, axis=1, stable=True)

@@ -15,18 +15,18 @@ y          o_i = a_i / c_i = w / u
 chunked    block by block, appendix A
 =========  ==================================================================
 
-Where it is not causal, all positions get the same vector, the mean over the whole sequence: a
-global pooling, since no query is their own. ``bidirectional_aaren`` gives each its own.
+If it is not causal, all positions have the same output, the mean over the whole sequence: a global
+pooling by one query. ``bidirectional_aaren`` has an output of its own at each position.
 
-Queries may be given instead (figure 1a and section 3.1, attention for a query as a many-to-one
-recurrent network): L of them [L, H, K], or of each row [B, L, H, K], as latents are that read a
-stream. All of them see the same tokens, and y is [B, L, H, V], what softmax cross-attention gives,
-from a state [B, L, H, ...] that does not grow; causal it is [B, T, L, H, V], what they have read
-after each token.
+External queries may replace the learned one (figure 1a and section 3.1: attention for a query as a
+many-to-one recurrent network): L queries [L, H, K], or [B, L, H, K] with L per sequence, such as
+latents that read a stream. All attend to the same tokens. Outputs are those of softmax
+cross-attention, [B, L, H, V], from a state [B, L, H, ...] of constant size; causal outputs are
+[B, T, L, H, V], one per query after each token.
 
-Departures: the identity is (m, u, w) = (-inf, 0, 0), since the paper's m_0 = 0 lets all
-weights underflow when the scores are far below 0; Algorithm 1 as printed uses strides
-2**1 ... 2**floor(log2 N) and is wrong, the scan here is ``jax.lax.associative_scan``.
+Departures: the identity is (m, u, w) = (-inf, 0, 0), since with the paper's m_0 = 0 all weights
+underflow when the scores are far below 0; Algorithm 1 as printed uses strides
+2**1 ... 2**floor(log2 N), which is wrong, so the scan here is ``jax.lax.associative_scan``.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class LearnedQueryMechanism(ScoreScale, StreamingMechanism):
     """Base class of mechanisms that score every token by one learned query or external queries.
 
     Attributes:
-        scale: factor of the scores if a call passes none; None means K**-0.5.
+        scale: Factor of the scores if a call passes none; None means K**-0.5.
     """
 
     capabilities: ClassVar[Capabilities] = Capabilities(
@@ -119,7 +119,7 @@ class LearnedQueryMechanism(ScoreScale, StreamingMechanism):
         if q.ndim == 2:
             outputs, state = self._scan(score, own, initial, **options)
             return outputs.y, state
-        # A head of a given query is a head of the scan.
+        # Each head of each external query is a head of the scan.
         queries = q.shape[1]
         outputs, state = self._scan(
             _merge_axes(score, 2),
@@ -149,7 +149,7 @@ class Aaren(LearnedQueryMechanism):
     With ``is_causal=False`` it is a global pooling: the same vector at every position.
 
     Attributes:
-        scale: factor of the scores if a call passes none; None means K**-0.5.
+        scale: Factor of the scores if a call passes none; None means K**-0.5.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -194,7 +194,7 @@ class Aaren(LearnedQueryMechanism):
 
     def _make_monoid(self, q: Array, identity: AarenState) -> prefix.Monoid:
         def reduce(tokens: dict[str, Array], keep: Array | None) -> AarenState:
-            """A block of appendix A, by products."""
+            """Reduces a block of appendix A by matrix products."""
             score = self._score(q, tokens["k"])
             if keep is not None:
                 keep = keep.reshape(keep.shape + (1,) * (score.ndim - keep.ndim))

@@ -11,9 +11,9 @@ score           k_jc + w_ij in channel c (AFT-full); k_jc (AFT-simple)
 gate            sigmoid(q_ic), a factor of the output
 ==============  ==============================================================
 
-``aft`` is AFT-full: its position biases need the tokens themselves, so it keeps a cache.
-``aft_simple`` leaves the biases out and has a state of constant size, causal too. Departures:
-positions count the real tokens of a segment, so that padding anywhere changes nothing.
+``aft`` is AFT-full: its position biases need the tokens themselves, so it has a cache.
+``aft_simple`` omits the biases and has a state of constant size, causal or not. Departures:
+positions count the valid tokens of a segment, so padding anywhere changes nothing.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 
-from flax_linattn.checks import at_least
+from flax_linattn.checks import check_integers
 from flax_linattn.ops.contract import masks
 from flax_linattn.ops.contract.averages import softmax_by_channel
 from flax_linattn.ops.contract.call import Call
@@ -46,11 +46,12 @@ class AFT(ChannelwiseSoftmax):
     """AFT-full, with learned position biases (module docstring: symbols, departures).
 
     Attributes:
-        chunk_size: maximum number of queries, and of keys, per block in the chunked form.
-        max_length: N, positions that a layer learns biases for; only they are limited.
-            ``attend`` and ``step`` take them as ``position_bias=`` [N, N]; without, they are 0.
-        gate: multiply by sigmoid(q); without, it is equation 19 of the element-wise attention
-            paper.
+        chunk_size: Maximum number of queries, and of keys, per block in the chunked form.
+        max_length: Number of positions N for which a layer learns biases; only layers are limited.
+            ``attend`` and ``step`` take the biases as ``position_bias`` of shape [N, N], 0 by
+            default.
+        gate: Whether outputs are multiplied by sigmoid(q); without the gate it is equation 19 of
+            the element-wise attention paper.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -78,7 +79,7 @@ class AFT(ChannelwiseSoftmax):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least(1, max_length=self.max_length)
+        check_integers(1, max_length=self.max_length)
 
     def learned_parameters(self, num_heads: int, key_dim: int) -> dict[str, LearnedParameter]:
         if self.max_length is None:
@@ -138,8 +139,8 @@ class AFT(ChannelwiseSoftmax):
         position_bias = parameters.get("position_bias")
         score = jnp.broadcast_to(k[:, None], (k.shape[0], q.shape[1], *k.shape[1:]))
         if position_bias is not None:
-            # Position: how many real tokens of the segment come before, that is, of those that see
-            # the token or that it sees. A token that nobody sees is padding.
+            # A position is the number of earlier valid tokens of the segment: those that attend to
+            # the token or to which it attends. A token to which none attends is padding.
             mutual = visible | jnp.swapaxes(visible, 1, 2)
             mutual = mutual & jnp.any(visible, axis=1, keepdims=True)
             position = jnp.sum(jnp.tril(mutual, -1), axis=2)
@@ -154,7 +155,7 @@ class AFTSimple(StreamingMechanism):
     """AFT-simple, without position biases (module docstring: symbols, departures).
 
     Attributes:
-        gate: multiply by sigmoid(q).
+        gate: Whether outputs are multiplied by sigmoid(q).
 
     Example:
         >>> import jax
@@ -191,7 +192,7 @@ class AFTSimple(StreamingMechanism):
             score, v = tokens["k"], masks.zero_padding(tokens["v"], keep)
             if keep is not None:
                 score = jnp.where(keep[..., None, None], score, -jnp.inf)
-            m = jnp.max(score, axis=1)  # which has a gradient: it is given out, with the state
+            m = jnp.max(score, axis=1)  # not a constant: it is a result, in the state
             weight = exp_difference(score, m[:, None])
             return ExponentialState(m, jnp.sum(weight, axis=1), jnp.sum(weight * v, axis=1))
 

@@ -24,7 +24,7 @@ from typing import ClassVar
 
 import jax.numpy as jnp
 
-from flax_linattn.checks import at_least
+from flax_linattn.checks import check_integers
 from flax_linattn.ops.contract import masks
 from flax_linattn.ops.contract.averages import average_by_token
 from flax_linattn.ops.contract.capabilities import Capabilities
@@ -37,11 +37,11 @@ from flax_linattn.typing import Array, Keys, Outputs, Parameters, Values, Visibl
 
 @dataclasses.dataclass(frozen=True)
 class BidirectionalAaren(ScoreScale, StatelessMechanism):
-    """Bidirectional Aaren for whole sequences (module docstring).
+    """Bidirectional Aaren for whole sequences (module docstring: symbols).
 
     Attributes:
-        chunk_size: tokens per block in the chunked form.
-        scale: factor of the scores if a call passes none; None means K**-0.5.
+        chunk_size: Tokens per chunk in the chunked form.
+        scale: Factor of the scores if a call passes none; None means K**-0.5.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -76,7 +76,7 @@ with the others: it needs at least 2, got 1.
     scale: float | None = None
 
     def __post_init__(self) -> None:
-        at_least(1, chunk_size=self.chunk_size)
+        check_integers(1, chunk_size=self.chunk_size)
 
     def check_heads(self, num_heads: int) -> None:
         if num_heads < 2:

@@ -5,8 +5,8 @@
 ==============  ============================================================
 here            paper
 ==============  ============================================================
-q, k, v         q_i, k_j, v_j; every channel attends by itself, the heads
-                only split the channels
+q, k, v         q_i, k_j, v_j; every channel attends independently, and
+                heads only group the channels
 score           -|q_ic - k_jc|; the paper's o_ijc is -score^2 (equation 1)
 y               y_i (equation 2); for the series equations 5, 6 and 14-16
 order           t of EA-t, the highest exponent of the polynomial
@@ -14,10 +14,9 @@ terms           t of figure 2, the number of terms: exponents 0 ... t - 1
 s, z            s_i, z_i (equations 8, 9, 12, 13), see SeriesState
 ==============  ============================================================
 
-Departures: in ``elementwise``, weights are relative to that of the nearest key, by
-e^((a - d) (a + d)) for distances a and d: a difference of squares that were rounded, or that no
-float32 holds, is far off where distances are large. Distances beyond a 32nd of the dtype's largest
-number (1e37 in float32) count as of that size.
+Departures: in ``elementwise``, weights are relative to the weight of the nearest key, as
+e^((a - d) (a + d)) for distances a and d: at large distances the difference of rounded or infinite
+squares would be far off. Distances are clipped to a 32nd of the dtype's maximum (1e37 in float32).
 
 In ``elementwise_series``, the paper's text names EA-2 and EA-6 after the highest exponent, which is
 even so that the polynomial is positive, while its figure 2 and equations 7-11 stop one exponent
@@ -35,7 +34,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
-from flax_linattn.checks import at_least
+from flax_linattn.checks import check_integers
 from flax_linattn.ops.contract.averages import average_by_channel
 from flax_linattn.ops.contract.call import Call
 from flax_linattn.ops.contract.capabilities import Capabilities
@@ -66,7 +65,7 @@ class Elementwise(ChannelwiseSoftmax):
     """Element-wise attention, exact (module docstring: symbols).
 
     Attributes:
-        chunk_size: maximum number of queries, and of keys, per block in the chunked form.
+        chunk_size: Maximum number of queries, and of keys, per block in the chunked form.
 
     Example:
         >>> import jax.numpy as jnp
@@ -87,34 +86,36 @@ class Elementwise(ChannelwiseSoftmax):
     capabilities: ClassVar[Capabilities] = Capabilities(constant_memory=False, channelwise=True)
 
     def scores(self, q: Array, k: Array, bias: Array | None) -> Array:
-        # Not the scores but the distances, negative: ``relative`` squares them.
+        # Negative distances instead of scores: ``relative_weight`` squares them.
         return -jnp.minimum(jnp.abs(q - k), max_distance(q.dtype))
 
     def relative_weight(self, score: Array, maximum: Array) -> Array:
-        # e^(a^2 - d^2) of scores -d and -a: exactly 1 where they are equal, never more. Invisible
-        # keys, -inf, are clipped to twice the largest distance: an infinite factor would make the
+        # e^(a^2 - d^2) for scores -d and -a: exactly 1 where they are equal, never more. Invisible
+        # keys, -inf, are clipped to twice the maximum distance: an infinite factor would make the
         # gradient NaN.
         score = jnp.maximum(score, -2 * max_distance(score.dtype))
         nearest = jnp.maximum(maximum, -max_distance(maximum.dtype))
         return jnp.exp((nearest - score) * (nearest + score))
 
     def log_weight(self, q: Array, k: Array, bias: Array | None) -> Array:
-        # Not the distances of ``scores``, which ``relative`` takes.
-        most = max_distance(q.dtype)
-        return -(jnp.clip(q - k, -most, most) ** 2)
+        # The true scores -d^2, not the distances of ``scores``.
+        limit = max_distance(q.dtype)
+        return -(jnp.clip(q - k, -limit, limit) ** 2)
 
     def _reference(
         self, q: Array, k: Keys, v: Values, visible: Visible, parameters: Parameters
     ) -> Outputs:
         distance = jnp.abs(q[:, :, None] - k[:, None])  # [B, T, S, H, K]
-        seen = visible[..., None, None]
+        attended = visible[..., None, None]
         nearest = jax.lax.stop_gradient(
-            jnp.min(jnp.where(seen, distance, max_distance(distance.dtype)), axis=2, keepdims=True)
+            jnp.min(
+                jnp.where(attended, distance, max_distance(distance.dtype)), axis=2, keepdims=True
+            )
         )
-        distance = jnp.where(seen, distance, nearest)
+        distance = jnp.where(attended, distance, nearest)
         # Equations 1 and 2, over the weight of the nearest: e^(-d^2) = e^(-a^2) e^(a^2 - d^2).
         weight = jnp.exp((nearest - distance) * (nearest + distance))
-        return average_by_channel(jnp.where(seen, weight, 0), v)
+        return average_by_channel(jnp.where(attended, weight, 0), v)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,13 +123,13 @@ class ElementwiseSeries(StreamingMechanism):
     """EA-series: element-wise attention with a Taylor polynomial for e^(2qk).
 
     Attributes:
-        order: highest exponent of the polynomial; EA-2 and EA-6 are order 2 and 6. An even
-            order has positive weights; an odd one does not. Where 2qk is far below 0 the terms
-            cancel, the more digits the higher the order: in float32 outputs are right to 1e-5
-            up to order 6, to 1e-4 at order 12 and to 1e-2 at order 20.
-        terms: number of terms, order + 1, for parity with the paper's listing (its figure 2
-            with t = 6 is ``terms=6``, order 5, not positive). Give it instead of ``order``.
-        allow_odd_order: take an odd ``order`` in spite of its negative weights.
+        order: Highest exponent of the polynomial; EA-2 and EA-6 are order 2 and 6. An even order
+            has positive weights, an odd one does not. Where 2qk is far below 0 the terms cancel,
+            more so at higher orders: in float32 outputs have an error of 1e-5 up to order 6, of
+            1e-4 at order 12 and of 1e-2 at order 20.
+        terms: Number of terms, order + 1, as in the paper's listing (its figure 2 with t = 6 is
+            ``terms=6``: order 5, not positive). Pass it instead of ``order``.
+        allow_odd_order: Whether to accept an odd ``order`` in spite of its negative weights.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -164,7 +165,7 @@ take 2 or 4, or allow_odd_order=True.
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.terms is not None:
-            at_least(1, terms=self.terms)
+            check_integers(1, terms=self.terms)
             if self.order not in (type(self).order, self.terms - 1):
                 raise ValueError(
                     f"pass either order (the highest exponent) or terms (order + 1), not both; got "
@@ -174,7 +175,7 @@ take 2 or 4, or allow_odd_order=True.
                 object.__setattr__(self, name, value)
             object.__setattr__(self, "allow_odd_order", True)
             return
-        at_least(0, order=self.order)
+        check_integers(0, order=self.order)
         if self.order % 2 and not self.allow_odd_order:
             raise ValueError(
                 f"order {self.order} is odd: its polynomial is negative far below 0, and so are "
@@ -185,7 +186,7 @@ take 2 or 4, or allow_odd_order=True.
         batch, channels = sizes.batch_size, (sizes.num_heads, sizes.key_dim)
         sums = (batch, self.order + 1, *channels)
         return SeriesState(
-            smallest=jnp.full((batch, *channels), jnp.inf, sizes.dtype),
+            min_magnitude=jnp.full((batch, *channels), jnp.inf, sizes.dtype),
             s=jnp.zeros(sums, sizes.dtype),
             z=jnp.zeros(sums, sizes.dtype),
         )
@@ -193,11 +194,11 @@ take 2 or 4, or allow_odd_order=True.
     def lift(self, k: Array, v: Array, query: Array | None = None) -> SeriesState:
         # Equations 10, 12 and 13: K_i e^(-k_i^2), relative to the token's own |k|. That shift
         # cancels from the output and is a constant to gradients.
-        smallest = jax.lax.stop_gradient(jnp.abs(k))
+        min_magnitude = jax.lax.stop_gradient(jnp.abs(k))
         z = series.geometric_terms(
-            series.relative_weight(k, smallest), k / series.key_unit(smallest), self.order
+            series.relative_weight(k, min_magnitude), k / series.key_unit(min_magnitude), self.order
         )  # a weight of 1, with the gradient of e^(-k^2)
-        return SeriesState(smallest, series.stack([x * v for x in z]), series.stack(z))
+        return SeriesState(min_magnitude, series.stack([x * v for x in z]), series.stack(z))
 
     def _merge(self, state_a: SeriesState, state_b: SeriesState) -> SeriesState:
         return series.merge(state_a, state_b)
@@ -215,8 +216,8 @@ take 2 or 4, or allow_odd_order=True.
         size, length = super()._chunk_size(call, identity), call.k.shape[1]
         if call.form != "auto" or call.is_causal or size is not None or length < 2:
             return size
-        # In one piece XLA makes sums again for every query that reads them, on a CPU: layers took 6
-        # times as long to train. It does not look into a loop.
+        # In one chunk XLA on a CPU recomputes the sums for every query that reads them, and layers
+        # took 6 times as long to train. It does not fuse across a loop.
         return even_chunk_size(length, -(-length // 2))
 
     def _attend_causal(
@@ -241,8 +242,8 @@ take 2 or 4, or allow_odd_order=True.
         for n in range(1, self.order + 1):
             term = term * x / n
             polynomial = polynomial + term
-        seen = visible[..., None, None]
-        score = jnp.where(seen, -(k[:, None] ** 2), -jnp.inf)
+        attended = visible[..., None, None]
+        score = jnp.where(attended, -(k[:, None] ** 2), -jnp.inf)
         shift = jax.lax.stop_gradient(jnp.max(score, axis=2, keepdims=True))
         weight = exp_difference(score, shift) * polynomial
         return average_by_channel(weight, v)

@@ -1,7 +1,7 @@
 """EVA: Zheng, Yuan, Wang and Kong, "Efficient Attention via Control Variates", 2023.
 
-One softmax over the tokens of a query's window, exact, and over C chunks of the sequence, each of
-which is a control variate: what a query sees of chunk c is one key and one value,
+One softmax over the tokens of a query's window, exactly, and over C chunks of the sequence, each of
+which is a control variate: a query attends to one key and one value of chunk c,
 
     y_i = [sum over j in E(i) of e^(q_i k_j) v_j + sum_c e^(q_i kbar_c) beta_c(omega_c)] / Z
     beta_c(omega) = sum over j in c of xi(k_j, omega) v_j / sum over j in c of xi(k_j, omega)
@@ -11,9 +11,8 @@ with Z the sum of both kinds of weights. Symbols against the paper's:
 =============  ==============================================================
 here           paper
 =============  ==============================================================
-window_size w  E(i): token i stands in one of the windows of w tokens that
-               divide the sequence, and sees it and ``overlap`` tokens beyond
-               on both sides
+window_size w  E(i): windows of w tokens divide the sequence; token i attends
+               to its own window and to ``overlap`` tokens on both sides
 num_chunks     C; chunk c, P_c, also reaches ``overlap`` tokens beyond
 x              q or k times sqrt(scale), that is K**-0.25 by default
 xi(k, omega)   exp(omega . k - |k|^2 / 2), the positive random feature
@@ -24,17 +23,17 @@ omega_c        (A_q mean_c(q) + b_q + kbar_c) / 2 + ``noise``
 
 This is the variant of the official code that the TaylorShift experiments ran: windows of 8 that
 overlap by half, 49 chunks, linear maps without normalization ("no-ln"), no position biases. As
-there, means divide by the width of a chunk with both overlaps, beyond the ends of the sequence too;
-and scale is in xi once, so that ``noise`` has deviation K**-0.25 of the paper's. omega is its mean
-unless ``noise`` is given, as in that code's evaluation: attention is a function of its arguments,
-and layers pass none, in training neither.
+there, means divide by the width of a chunk with both overlaps, even beyond the ends of the
+sequence; and scale is in xi once, so ``noise`` has K**-0.25 times the paper's standard deviation.
+Without ``noise`` omega is its mean, as in that code's evaluation: attention is a function of its
+arguments, and layers never pass noise, not even in training.
 
-Departures: positions count real tokens, so that padding anywhere changes nothing; C chunks divide
-them evenly, where that code cuts off N // C at a time, which may give more than C chunks and leave
-tokens out, and fails below C tokens; a chunk that lies within the window of a query is not weighed
-for it, since all of it is visible exactly (one that does in part is weighed whole, as there);
-``noise`` is one sample for all sequences of a batch. Keys and omega beyond 7e10, whose squares
-would fill float32, count in xi as of that size.
+Departures: positions count valid tokens, so padding anywhere changes nothing; C chunks divide them
+evenly, where that code takes N // C tokens at a time, which may give more than C chunks, omits
+tokens, and fails below C tokens; a query ignores chunks within its window, whose tokens it attends
+to exactly (chunks that overlap it have their whole weight, as there); ``noise`` is one sample for
+all sequences of a batch. Keys and omega are clipped to 7e10 in xi, since their squares must fit
+float32.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ from typing import ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from flax_linattn.checks import at_least
+from flax_linattn.checks import check_integers
 from flax_linattn.ops.contract.capabilities import Capabilities, LearnedParameter
 from flax_linattn.ops.contract.numerics import (
     ScoreScale,
@@ -72,10 +71,10 @@ class _Chunks(NamedTuple):
     """Keys and values of the chunks' control variates.
 
     Attributes:
-        key: kbar [B, C, H, K].
-        value: beta [B, C, H, V].
-        first: int32 array of shape [B, C], position of the first token of a chunk.
-        last: Position after its last token; equal to ``first`` if there is no such chunk.
+        key: Keys kbar of shape [B, C, H, K].
+        value: Values beta of shape [B, C, H, V].
+        first: Integer array of shape [B, C], position of the first token of a chunk.
+        last: Position after the last token of a chunk; equal to ``first`` if the chunk is empty.
     """
 
     key: Array
@@ -88,16 +87,16 @@ class _Chunks(NamedTuple):
 class EVA(ScoreScale, StatelessMechanism):
     """Windowed attention with control variates (module docstring: symbols, departures).
 
-    Arguments of its own in ``attend``: ``mean_query_kernel`` and ``mean_key_kernel`` [K, K],
-    ``mean_query_bias`` and ``mean_key_bias`` [K], which layers learn (default: the means as they
-    are), ``noise`` [H, C, K], standard normal numbers (default: none), and ``scale``.
+    Further arguments of ``attend``: ``mean_query_kernel`` and ``mean_key_kernel`` [K, K],
+    ``mean_query_bias`` and ``mean_key_bias`` [K], which layers learn (default: identity maps),
+    ``noise`` [H, C, K] of standard normal numbers (default: none), and ``scale``.
 
     Attributes:
-        window_size: w, tokens of a window.
-        num_chunks: C; where there are fewer tokens, each has a chunk.
-        overlap: tokens that windows and chunks reach beyond their borders; None means half a
-            window, at least 1.
-        scale: positive factor of the scores if a call passes none; None means K**-0.5.
+        window_size: Tokens per window, w.
+        num_chunks: Number of chunks C; with fewer tokens, each token is a chunk.
+        overlap: Number of tokens by which windows and chunks reach beyond their borders; None means
+            half a window, at least 1.
+        scale: Positive factor of the scores if a call passes none; None means K**-0.5.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -132,8 +131,8 @@ class EVA(ScoreScale, StatelessMechanism):
     scale: float | None = None
 
     def __post_init__(self) -> None:
-        at_least(1, window_size=self.window_size, num_chunks=self.num_chunks)
-        at_least(0, overlap=self.overlap)
+        check_integers(1, window_size=self.window_size, num_chunks=self.num_chunks)
+        check_integers(0, overlap=self.overlap)
         _check_scale(self.scale)
 
     def learned_parameters(self, num_heads: int, key_dim: int) -> dict[str, LearnedParameter]:
@@ -147,7 +146,7 @@ class EVA(ScoreScale, StatelessMechanism):
         mask, parameters = whole.mask, whole.parameters
         rank = jnp.cumsum(mask, axis=1, dtype=jnp.int32) - 1
         count = rank[:, -1] + 1
-        order = jnp.argsort(~mask, axis=1, stable=True)  # the real tokens move to the front
+        order = jnp.argsort(~mask, axis=1, stable=True)  # valid tokens move to the front
         q, k, v = (gather_time(x, order) for x in (whole.q, whole.k, whole.v))
         scale = self._scale(q, parameters)
         chunks = self._chunks(q, k, v, count, scale, parameters)
@@ -160,22 +159,22 @@ class EVA(ScoreScale, StatelessMechanism):
     ) -> _Chunks:
         """Computes the chunks of sequences of ``count`` [B] tokens, which come first."""
         (batch, length), overlap = k.shape[:2], self._overlap()
-        most = min(self.num_chunks, length)
-        number = jnp.arange(most + 1, dtype=jnp.int32)
-        used = jnp.clip(count, 1, most)[:, None]
+        max_chunks = min(self.num_chunks, length)
+        number = jnp.arange(max_chunks + 1, dtype=jnp.int32)
+        used = jnp.clip(count, 1, max_chunks)[:, None]
         border = -(-jnp.minimum(number, used) * count[:, None] // used)
         start, end = border[:, :-1], border[:, 1:]
         there = start < end
         first = jnp.where(there, jnp.maximum(start - overlap, 0), 0)
         last = jnp.where(there, jnp.minimum(end + overlap, count[:, None]), 0)
 
-        widest = min(-(-length // most) + 2 * overlap, length)
+        widest = min(-(-length // max_chunks) + 2 * overlap, length)
         place = first[..., None] + jnp.arange(widest, dtype=jnp.int32)  # [B, C, tokens]
         inside = (place < last[..., None])[..., None, None]
-        place = jnp.minimum(place, length - 1).reshape(batch, most * widest)
+        place = jnp.minimum(place, length - 1).reshape(batch, max_chunks * widest)
 
         def tokens(x: Array) -> Array:
-            x = gather_time(x, place).reshape(batch, most, widest, *x.shape[2:])
+            x = gather_time(x, place).reshape(batch, max_chunks, widest, *x.shape[2:])
             return jnp.where(inside, x, jnp.zeros_like(x))
 
         q, k, v = tokens(q), tokens(k), tokens(v)
@@ -183,7 +182,7 @@ class EVA(ScoreScale, StatelessMechanism):
         q_mean, k_mean = (jnp.sum(x, axis=2) / width for x in (q, k))
         omega, key = self._proposal(q_mean, k_mean, parameters)
         omega, k = clip_key(omega), clip_key(k)
-        # As one product, since scores takes care that large ones stay the same numbers.
+        # One product, because ``scores`` rounds a large one alike wherever it is used.
         omega = jnp.concatenate([omega, jnp.full_like(omega[..., :1], -0.5)], axis=-1)
         k = jnp.concatenate([k, jnp.sum(k * k, axis=-1, keepdims=True)], axis=-1)
         log_feature = scores(scale * omega, k, "bchk,bcshk->bcsh")
@@ -202,14 +201,14 @@ class EVA(ScoreScale, StatelessMechanism):
         visible = (place >= 0) & (place < count[:, None, None])
         first, last = chunks.first[:, None], chunks.last[:, None]
         exact = (first >= begin) & (last <= begin + width + 2 * overlap)
-        seen = jnp.concatenate([visible, (first < last) & ~exact], axis=2)[:, :, None, None]
+        attended = jnp.concatenate([visible, (first < last) & ~exact], axis=2)[:, :, None, None]
 
         q, k, v = split_tiles(fill(q, width), width), take_window(k), take_window(v)
         local = scores(q, k, "bwthk,bwshk->bwhts")
         score = jnp.concatenate([local, scores(q, chunks.key, "bwthk,bchk->bwhtc")], axis=-1)
-        score = jnp.where(seen, score, jnp.asarray(-jnp.inf, score.dtype))
-        largest = jax.lax.stop_gradient(jnp.max(score, axis=-1, keepdims=True))
-        weight = exp_difference(score, largest)
+        score = jnp.where(attended, score, jnp.asarray(-jnp.inf, score.dtype))
+        level = jax.lax.stop_gradient(jnp.max(score, axis=-1, keepdims=True))
+        weight = exp_difference(score, level)
         weight = safe_divide(weight, jnp.sum(weight, axis=-1, keepdims=True))
         tokens, rest = jnp.split(weight, [place.shape[1]], axis=-1)
         y = einsum("bwhts,bwshv->bwthv", tokens, v)
@@ -254,7 +253,7 @@ class EVA(ScoreScale, StatelessMechanism):
         def one_example(q: Array, k: Array, v: Array, real: Array) -> Array:
             n, rank = jnp.sum(real), jnp.cumsum(real) - 1
             used = jnp.minimum(n, self.num_chunks)
-            # Token number r is of chunk c where c n <= r C < (c + 1) n..
+            # Token number r belongs to chunk c where c n <= r C < (c + 1) n.
             core = (number * n <= rank * used) & (rank * used < (number + 1) * n) & real
             first = jnp.min(jnp.where(core, rank, len(k)), axis=1, keepdims=True) - overlap
             last = jnp.max(jnp.where(core, rank, -1), axis=1, keepdims=True) + overlap
@@ -267,7 +266,7 @@ class EVA(ScoreScale, StatelessMechanism):
             width = jnp.maximum(jnp.sum(core, axis=1) + 2 * overlap, 1).astype(q.dtype)
             q_mean, k_mean = (jnp.sum(of_chunk * x, axis=1) / width[:, None, None] for x in (q, k))
             omega, key = self._proposal(q_mean, k_mean, parameters)
-            # Of its inverse exponent |omega|^2 / 2 is left, which cancels from beta.
+            # The square adds the constant -|omega|^2 / 2 to the exponent of xi: it cancels in beta.
             log_feature = -scale * jnp.sum(jnp.square(omega[:, None] - k), axis=-1) / 2
             beta = einsum("csh,shv->chv", softmax(log_feature, chunk[:, :, None], 1), v)
             score = jnp.concatenate(
@@ -293,6 +292,6 @@ class EVA(ScoreScale, StatelessMechanism):
 
 def _check_scale(scale: Array | float | None) -> None:
     if scale is None or isinstance(scale, jax.core.Tracer) or jnp.ndim(scale):
-        return  # an array with axes is refused where it is used
+        return  # an array with axes is rejected where it is used
     if scale <= 0:
         raise ValueError(f"scale must be positive, its root scales q and k; got {scale}.")

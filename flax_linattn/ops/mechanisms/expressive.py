@@ -12,22 +12,22 @@ weight     z^2 / (1 + z^2), normalized by its sum over the visible j
            (equation 2)
 =========  ==================================================================
 
-``expressive`` is the paper's. ``expressive_quadratic`` leaves the denominator out: weight z^2,
-whose features are the products of coordinates, so that a state of K (K + 1) / 2 (V + 1) numbers a
-head replaces the past. With |z| far below 1 the two agree, to relative O(z^2); with |z| above 1
-``expressive`` saturates (all large scores weigh alike) where z^2 goes on growing. The output of
-``expressive_quadratic`` does not change with ``scale``, which cancels.
+``expressive`` is the paper's. ``expressive_quadratic`` omits the denominator: weight z^2, whose
+features are the products of coordinates, so a state of K (K + 1) / 2 (V + 1) numbers per head
+replaces the past. With |z| far below 1 the two agree up to a relative O(z^2); with |z| above 1
+``expressive`` saturates (all large scores have equal weight), and z^2 does not. The output of
+``expressive_quadratic`` does not depend on ``scale``, which cancels.
 
-The kernel z^2 is published: it is that of ReBased without its learned affine map and normalization
+The kernel z^2 is published: it is ReBased's without its learned affine map and normalization
 (Aksenov et al., "Linear Transformers with Learnable Kernel Functions are Better In-Context Models",
 2024, arXiv 2402.10644), and symmetric power attention with p = 2 (Buckman, Gelada and Zhang,
-"Symmetric Power Transformers", 2024). Ours is its place behind this contract: as the form of
-expressive attention that streams, with masks, packing, states and exact gradients. Its keys beyond
-7e10, whose squares would fill float32, count as of that size.
+"Symmetric Power Transformers", 2024). Ours is its use as the streaming form of expressive
+attention, with masks, packing, states and exact gradients. Keys are clipped to 7e10, so that their
+squares fit float32.
 
-Departures: a row whose weights are all 0 (a zero query, a first token orthogonal to itself)
-gives 0 instead of 0/0. The mask acts on the weights, after the nonlinearity: before it, a
-score of minus infinity would have the largest weight of all.
+Departures: a row whose weights are all 0 (a zero query, a first token orthogonal to itself) gives 0
+instead of 0/0. The mask acts on the weights, after the nonlinearity: before it, a score of minus
+infinity would have the maximum weight.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def _rescale(old: Array, new: Array) -> Array:
 RATIONAL = WeightFunction(
     masked_score=0, initial_level=0, level=_level, weight=_weight, slope=_slope, rescale=_rescale
 )
-"""z^2 / (1 + z^2), relative to the square of a row's largest |z| where that is below 1."""
+"""z^2 / (1 + z^2), relative to the square of the row's maximum |z| where that is below 1."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,7 +88,7 @@ class Expressive(ScoredAttention):
     """Expressive attention, weight z^2 / (1 + z^2) (module docstring: symbols, departures).
 
     Attributes:
-        scale: factor of the scores if a call passes none; the paper's beta.
+        scale: Factor of the scores if a call passes none; the paper's beta.
 
     Example:
         >>> import jax.numpy as jnp
@@ -122,7 +122,7 @@ class ExpressiveQuadratic(ScoreScale, KernelMechanism):
     """Squared dot product as the weight, in linear time (module docstring).
 
     Attributes:
-        scale: factor of the scores; it cancels, unless it is 0.
+        scale: Factor of the scores, which cancels unless it is 0.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -150,7 +150,7 @@ class ExpressiveQuadratic(ScoreScale, KernelMechanism):
     def prepare(
         self, q: Array, k: Array, v: Array, parameters: Parameters
     ) -> tuple[Array, Array, Array]:
-        # The size of a query cancels: large ones do not overflow, small ones do not underflow.
+        # The length of a query cancels: long ones do not overflow, short ones do not underflow.
         return normalize_by_max(q * self._scale(q, parameters)), clip_key(k), v
 
     def query_features(self, q: Array) -> Array:

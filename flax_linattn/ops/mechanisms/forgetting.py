@@ -1,4 +1,4 @@
-"""Forgetting attention: softmax whose earlier scores fall with every token.
+"""Forgetting attention: softmax whose scores of earlier tokens decay with every token.
 
 Lin et al., "Forgetting Transformer: Softmax Attention with a Forget Gate", 2025 (arXiv 2503.02130).
 Symbols against the paper's:
@@ -14,17 +14,18 @@ s_ij       scale q_i . k_j + d_ij (equation 5)
 
     y_i = sum_j exp(s_ij) v_j / sum_j exp(s_ij)   over the visible j
 
-Where every log_decay is 0 it is softmax attention. It is causal: what comes later has not fallen.
-``forgetting_aaren`` is its twin with one learned query, whose state has a constant size.
+Where every log_decay is 0 it is softmax attention. It is causal only, because d_ij is defined for
+earlier tokens. ``forgetting_aaren`` is its counterpart with one learned query and a state of
+constant size.
 
-Departures: the paper's "Pro" layers also normalise outputs, queries and keys, gate the output and
-mix keys and values with those of the token before; these are layers of theirs, and not here. At
-padding nothing falls. A single token lets the scores before it fall by at most 100,000
-(``MAX_DECAY``): -inf is allowed, and forgets all that came before. How a layer makes
-``log_decay`` of its inputs, and its first bias, is in ``engine.gates``.
+Departures: the paper's "Pro" layers also normalize outputs, queries and keys, gate the output and
+mix keys and values with those of the previous token; these layers are not included. Padding does
+not decay scores. A single token lowers earlier scores by at most 100,000 (``MAX_DECAY``), which
+also stands for -inf, so it forgets all earlier tokens. ``engine.gates`` defines how a layer
+computes ``log_decay``, and its initial bias.
 
-Memory: a float pair a token and head in addition to the keys; no matrix of d_ij for all pairs is
-made. A cache keeps the log-decay of each of its slots.
+Memory: two floats per token and head in addition to the keys; no matrix of d_ij for all pairs. A
+cache stores the log-decay of each slot.
 """
 
 from __future__ import annotations
@@ -48,11 +49,11 @@ from flax_linattn.ops.mechanisms.softmax import SOFTMAX
 from flax_linattn.typing import Array, Keys, Outputs, Parameters, Values, Visible
 
 MAX_DECAY = 1e5
-"""Log-decays count as at least minus this, since running sums of -inf have no differences.
+"""Limit of the magnitude of log-decays, since running sums of -inf have no differences.
 
-The exponential of -104 is 0 in float32, that of -746 in float64: nothing that fell so far has
-weight, unless its score was higher by almost 100,000. A larger number would take digits of the
-sums: after 1,000 such tokens they are right to 1e-6 in float32, which has two of 24 bits."""
+exp(-104) is 0 in float32 and exp(-746) in float64, so a token that has decayed by the limit has no
+weight unless its score was higher by almost 100,000. A larger limit would cost digits of the sums:
+after 1,000 such tokens a pair of float32 numbers (48 bits) is accurate to 1e-6."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,7 +61,7 @@ class Forgetting(ScoredAttention):
     """Softmax attention with a forget gate and a key/value cache (module docstring: symbols).
 
     Attributes:
-        scale: factor of the scores if a call passes none; None means K**-0.5.
+        scale: Factor of the scores if a call passes none; None means K**-0.5.
 
     Example:
         >>> import jax, jax.numpy as jnp

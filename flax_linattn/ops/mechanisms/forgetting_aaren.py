@@ -1,15 +1,15 @@
-"""Aaren that forgets: ours, after Feng et al., 2024, and the gate of Lin et al., 2025.
+"""Aaren with a forget gate: ours, after Feng et al., 2024, and Lin et al., 2025.
 
-Aaren's softmax over an endless past changes less and less with every token. Here all earlier scores
-fall by a log-decay a_l <= 0 with every token l:
+Aaren's softmax over an endless past changes less and less with every token. Here every token l
+lowers all earlier scores by a log-decay a_l <= 0:
 
     s_ij = scale q . k_j + sum of a_l over j < l <= i,   y_i = sum_j exp(s_ij) v_j / sum_j exp(s_ij)
 
-with the learned query q of Aaren. Where all a_l are 0 it is Aaren. Spans stay a monoid, of (decay,
-m, u, w): merging adds the later decay to the earlier maximum (``engine.exponential``, which keeps
-the maximum as a sum of two, a score and how far it has fallen).
+with the learned query q of Aaren. Where all a_l are 0 it is Aaren. The states (decay, m, u, w) of
+spans are still a monoid: merging adds the later decay to the earlier maximum, which
+``engine.exponential`` stores as two numbers, the original score and its decay.
 
-Where it is not causal all positions get the vector of the last one, as in ``aaren``.
+If it is not causal, all positions have the output of the last one, as in ``aaren``.
 
 =========  ==================================================================
 here       Lin et al., "Forgetting Transformer", 2025
@@ -43,7 +43,7 @@ class ForgettingAaren(LearnedQueryMechanism):
     """Aaren with a forget gate, by which earlier scores decay (module docstring: symbols).
 
     Attributes:
-        scale: factor of the scores if a call passes none; None means K**-0.5.
+        scale: Factor of the scores if a call passes none; None means K**-0.5.
 
     Example:
         >>> import jax, jax.numpy as jnp

@@ -16,13 +16,13 @@ chunked    the WY form (section 3.3; Yang et al., "Parallelizing linear
 =========  ==================================================================
 
 Spans merge as affine maps, S -> M S + N, so a state also stores ``transition``: K more numbers per
-key channel than a stream alone would need.
+key channel than ``step`` alone would need.
 
-Keys and queries are meant to have length 1, as layers make them. For longer keys 1 - beta |k|^2 can
-be below -1, and the state grows without bound, as the formula has it.
+Keys and queries should have length 1, as layers make them. For longer keys 1 - beta |k|^2 can be
+below -1, and the state grows without bound, as in the formula.
 
-Departures: a layer's decay is log sigmoid(x W + b), the paper's -A softplus(x W + b); its short
-convolutions, normalization and output gate are not part of it.
+Departures: a layer's decay is log sigmoid(x W + b), the paper's is -A softplus(x W + b); the
+paper's short convolutions, normalization and output gate are not included.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ class GatedDeltaState(NamedTuple):
     """Affine map of a span, S -> transition S + value.
 
     Attributes:
-        transition: M [B, H, K, K]. None within a call that returns no state.
-        value: N [B, H, K, V]: S itself, where nothing came before the span.
+        transition: Matrix M of shape [B, H, K, K]. None within a call that returns no state.
+        value: Matrix N of shape [B, H, K, V], equal to S if nothing came before the span.
     """
 
     transition: Float[Array, "B H K K"]
@@ -72,7 +72,7 @@ class GatedDelta(GatedMechanism):
         >>> v = jnp.array([1.0, 2.0, 3.0]).reshape(1, 3, 1, 1)
         >>> y = delta.attend(k, k, v, is_causal=True, log_decay=jnp.zeros((1, 3, 1)),
         ...                  beta=jnp.ones((1, 3, 1)))
-        >>> y.ravel().tolist()                                    # 3 in the place of 1
+        >>> y.ravel().tolist()                                    # 3 replaces 1
         [1.0, 2.0, 3.0]
     """
 
@@ -107,13 +107,13 @@ class GatedDelta(GatedMechanism):
     def span_state_and_outputs(
         self, q: Array, span: prefix.Span, before: GatedDeltaState
     ) -> tuple[GatedDeltaState, Array]:
-        # The transition of the last segment alone takes a system of its own.
+        # The transition covers the last segment only, which needs its own triangular system.
         needs_own_system = span.starts is not None and before.transition is not None
         if needs_own_system or span.size[1] == 1:
             return super().span_state_and_outputs(q, span, before)
         tokens = tokens_with_resets(span)
         writes = _solve_writes(tokens)  # the triangular system is solved once for both
-        state = self._chunk_state(tokens, writes, self.carried(span, before))
+        state = self._chunk_state(tokens, writes, self.segment_carry(span, before))
         return state, self._chunk_outputs(q, tokens, writes, before)
 
     def _chunk_state(
@@ -166,8 +166,8 @@ class DeltaWrites(NamedTuple):
     tokens: a triangular system. It is linear in S, so it is solved once for ``new`` and ``erased``.
 
     Attributes:
-        new: [B, H, C, V].
-        erased: [B, H, C, K].
+        new: Values of shape [B, H, C, V].
+        erased: Keys of shape [B, H, C, K].
     """
 
     new: Array

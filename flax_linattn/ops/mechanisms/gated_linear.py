@@ -13,12 +13,12 @@ y          o_t (equation 3), times ``scale``, K**-0.5 as in its code
 chunked    section 4.2; for the products within a chunk see ``engine.decays``
 =========  ==================================================================
 
-There is no denominator, so that outputs grow with the number of tokens remembered.
+There is no denominator, so outputs grow with the number of tokens remembered.
 
-Departures: the paper makes its gates of low rank, alpha = sigmoid(x W1 W2 + b)^(1/16), and
-normalizes and gates outputs by layers of its own. Here a layer has one full matrix for the gates
-and the power 1/16, and the outputs are those of the formula. Nothing is divided by decays, as
-the paper does within sub-chunks: exponents are never above 0.
+Departures: the paper's gates have low rank, alpha = sigmoid(x W1 W2 + b)^(1/16), and its layers
+normalize and gate the outputs. Here a layer has one full matrix for the gates and the power 1/16,
+and outputs follow the formula. The paper divides by decays within sub-chunks; here no exponent is
+above 0.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ class GatedLinearState(NamedTuple):
     """Decay of a span, and the state that it adds.
 
     Attributes:
-        log_decay: sum of the log-decays [B, H, K]; [B, H, 1] where heads have one. None within a
-            call that returns no state.
-        value: S [B, H, K, V].
+        log_decay: Sum of the log-decays [B, H, K], or [B, H, 1] for one decay per head. None within
+            a call that returns no state.
+        value: State S of shape [B, H, K, V].
     """
 
     log_decay: Float[Array, "B H K"]

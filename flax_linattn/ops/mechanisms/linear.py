@@ -41,8 +41,8 @@ class LinearAttention(KernelMechanism):
 
     def query_features(self, q: Array) -> Array:
         # A common factor cancels: queries far below 0 in all channels do not underflow.
-        largest = jax.lax.stop_gradient(jnp.max(q, axis=-1, keepdims=True))
-        return elu_plus_one(q - jnp.minimum(largest, jnp.zeros_like(largest)))
+        max_coordinate = jax.lax.stop_gradient(jnp.max(q, axis=-1, keepdims=True))
+        return elu_plus_one(q - jnp.minimum(max_coordinate, jnp.zeros_like(max_coordinate)))
 
     def key_features(self, k: Array) -> Array:
         return elu_plus_one(k)

@@ -1,10 +1,10 @@
 """Linformer: Wang et al., "Linformer: Self-Attention with Linear Complexity", 2020.
 
-softmax(scale Q (E^T K)^T) F^T V: keys and values of N positions are projected to P mixtures of
-them. ``key_projection`` is E and ``value_projection`` F, both [N, P], shared by the heads. N is
-fixed: a longer sequence has no rows of E and F; a shorter one uses the first. A mixture of keys
-holds the future, so there is neither a causal form nor a state, nor can sequences be packed.
-Departure: positions count real tokens, so that padding anywhere changes nothing.
+softmax(scale Q (E^T K)^T) F^T V: keys and values of N positions are projected to P mixtures.
+``key_projection`` is E and ``value_projection`` F, both [N, P], shared by the heads. N is fixed: a
+shorter sequence uses the first rows of E and F, a longer one is an error. A mixture of keys
+contains the future, so there is no causal form, no state and no packing. Departure: positions count
+valid tokens, so padding anywhere changes nothing.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 
-from flax_linattn.checks import MAX_SEED, at_least
+from flax_linattn.checks import MAX_SEED, check_integers
 from flax_linattn.ops.contract.capabilities import LearnedParameter
 from flax_linattn.ops.contract.masks import static_max_length
 from flax_linattn.ops.contract.numerics import ScoreScale, einsum, scores
@@ -29,11 +29,11 @@ class Linformer(ScoreScale, StatelessMechanism):
     """Linformer attention (module docstring: symbols, departures).
 
     Attributes:
-        max_length: N; a layer needs it, since it learns E and F. None means that of each call's
-            sequences, for fixed random projections only.
-        num_projections: P.
-        scale: factor of the scores if a call passes none; None means K**-0.5.
-        seed: of the projections that are used where ``attend`` is given none.
+        max_length: Number of positions N, which a layer needs to learn E and F. None means the
+            length of the sequences of each call, for fixed random projections only.
+        num_projections: Number of mixtures P.
+        scale: Factor of the scores if a call passes none; None means K**-0.5.
+        seed: Seed of the projections if a call passes none.
 
     Example:
         >>> import jax
@@ -61,8 +61,8 @@ class Linformer(ScoreScale, StatelessMechanism):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        at_least(1, max_length=self.max_length, num_projections=self.num_projections)
-        at_least(0, MAX_SEED, seed=self.seed)
+        check_integers(1, max_length=self.max_length, num_projections=self.num_projections)
+        check_integers(0, MAX_SEED, seed=self.seed)
 
     def learned_parameters(self, num_heads: int, key_dim: int) -> dict[str, LearnedParameter]:
         if self.max_length is None:
@@ -79,7 +79,7 @@ class Linformer(ScoreScale, StatelessMechanism):
 
     def mix(self, whole: Sequences) -> Outputs:
         q, k, v, mask, parameters = whole.q, whole.k, whole.v, whole.mask, whole.parameters
-        # The real tokens move to the front; padding is zero and adds nothing where it lands.
+        # Valid tokens move to the front; padding is zero and adds nothing where it lands.
         position = jnp.maximum(jnp.cumsum(mask, axis=1, dtype=jnp.int32) - 1, 0)
         rows = jnp.arange(k.shape[0], dtype=jnp.int32)[:, None]
 
@@ -92,7 +92,7 @@ class Linformer(ScoreScale, StatelessMechanism):
         keys, values = mixed(e, k), mixed(f, v)
         score = scores(q * self._scale(q, parameters), keys)
         y = einsum("bhtp,bphv->bthv", jax.nn.softmax(score, axis=-1), values)
-        # Padded rows may be longer than N; under jit only NaN can tell that their tokens are not.
+        # A padded sequence may be longer than N; under jit NaN reports too many valid tokens.
         return jnp.where(fits[:, None, None, None], y, jnp.nan)
 
     def _check_parameters(self, parameters: Parameters) -> None:
@@ -121,7 +121,7 @@ class Linformer(ScoreScale, StatelessMechanism):
         scale = self._scale(q, parameters)
 
         def one_example(q: Array, k: Array, v: Array, real: Array) -> Array:
-            order = jnp.argsort(~real, stable=True)  # the real tokens first, in their order
+            order = jnp.argsort(~real, stable=True)  # valid tokens first, in their order
             k, v, real = k[order], v[order], real[order]
             keys = einsum("sp,shk->hpk", jnp.where(real[:, None], e[: len(k)], 0), k)
             values = einsum("sp,shv->hpv", jnp.where(real[:, None], f[: len(k)], 0), v)

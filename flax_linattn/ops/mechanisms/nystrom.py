@@ -1,15 +1,14 @@
 """Nystromformer: Xiong et al., "Nystromformer: A Nystrom-Based Algorithm", 2021.
 
 softmax(Q Kl^T) pinv(softmax(Ql Kl^T)) softmax(Ql K^T) V with Q times ``scale``: Ql and Kl are the
-means of L segments of the queries and the keys (landmarks), pinv is the iterated pseudo-inverse
-of their equation 11. Segment means hold the future, so there is neither a causal form nor a
-state, nor can sequences be packed. Where a row has at most L tokens, each is its own landmark.
+means of L segments of the queries and the keys (landmarks), and pinv is the iterated pseudo-inverse
+of their equation 11. Segment means contain the future, so there is no causal form, no state and no
+packing. In a sequence of at most L tokens each token is its own landmark.
 
-Departures: segments divide the real tokens evenly, so that padding anywhere changes nothing; the
-first guess of the inverse is scaled by each matrix's own largest column sum, not by the largest
-of the batch, which would let sequences change each other; the depthwise convolution of the
-paper, and the values that the code of the TaylorShift experiments adds, belong to the layer and
-are left out.
+Departures: segments divide the valid tokens evenly, so padding anywhere changes nothing; the
+initial inverse is scaled by each matrix's own maximum column sum, not by the maximum of the batch,
+by which sequences would affect each other; the depthwise convolution of the paper, and the values
+that the code of the TaylorShift experiments adds, belong to the layer and are omitted.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 
-from flax_linattn.checks import at_least
+from flax_linattn.checks import check_integers
 from flax_linattn.ops.contract.numerics import (
     ScoreScale,
     einsum,
@@ -37,9 +36,9 @@ class Nystrom(ScoreScale, StatelessMechanism):
     """Nystromformer attention (module docstring: symbols, departures).
 
     Attributes:
-        num_landmarks: L.
-        iterations: of the pseudo-inverse.
-        scale: factor of the scores if a call passes none; None means K**-0.5.
+        num_landmarks: Number of landmarks L.
+        iterations: Iterations of the pseudo-inverse.
+        scale: Factor of the scores if a call passes none; None means K**-0.5.
 
     Example:
         >>> import jax
@@ -62,7 +61,7 @@ class Nystrom(ScoreScale, StatelessMechanism):
     scale: float | None = None
 
     def __post_init__(self) -> None:
-        at_least(1, num_landmarks=self.num_landmarks, iterations=self.iterations)
+        check_integers(1, num_landmarks=self.num_landmarks, iterations=self.iterations)
 
     def mix(self, whole: Sequences) -> Outputs:
         k, v, mask = whole.k, whole.v, whole.mask
@@ -90,10 +89,10 @@ class Nystrom(ScoreScale, StatelessMechanism):
         rank = jnp.cumsum(real, axis=1, dtype=jnp.int32) - 1
         segment = rank * used // jnp.maximum(count, 1)
         landmark = jnp.arange(self.num_landmarks, dtype=jnp.int32)
-        member = (segment[:, None] == landmark[:, None]) & real[:, None]  # [B, L, T]
-        member = member.astype(x.dtype)
-        sums = einsum("bls,bshk->blhk", member, x)
-        size = jnp.sum(member, axis=2)[:, :, None, None]
+        in_segment = (segment[:, None] == landmark[:, None]) & real[:, None]  # [B, L, T]
+        in_segment = in_segment.astype(x.dtype)
+        sums = einsum("bls,bshk->blhk", in_segment, x)
+        size = jnp.sum(in_segment, axis=2)[:, :, None, None]
         return safe_divide(sums, size), landmark < used
 
     def _inverse(self, a: Array) -> Array:
@@ -118,7 +117,7 @@ class Nystrom(ScoreScale, StatelessMechanism):
 
         def one_head(q: Array, k: Array, v: Array, real_q: Array, real_k: Array) -> Array:
             def averages(real: Array) -> tuple[Array, Array]:
-                """A row a landmark: token number r belongs to l where l n <= r L < (l + 1) n."""
+                """Makes one row per landmark: token r belongs to l where l n <= r L < (l + 1) n."""
                 n = jnp.sum(real)
                 used = jnp.minimum(n, self.num_landmarks)
                 rank = jnp.cumsum(real) - 1

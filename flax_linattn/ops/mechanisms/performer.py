@@ -12,12 +12,12 @@ projection      omega_1 ... omega_m, orthogonal Gaussian vectors (section
 log features    omega . x - |x|^2 / 2; SM+ of lemma 1
 ==============  =============================================================
 
-The sum over keys of exp(log feature) is kept as the exponential state (m, u, w) of each feature, so
-no key is lost to overflow or underflow. Departures from the code that the TaylorShift experiments
-ran: no 1e-4 is added to the features and no maximum over all keys is subtracted, which a causal
-form could not know; the random sample is fixed by ``seed`` instead of renewed every 1,000 steps
-(pass ``projection`` to renew it). Queries and keys beyond 7e10, whose squares would fill float32,
-count as of that size.
+The sum over keys of exp(log feature) is stored as the exponential state (m, u, w) of each feature,
+so no key overflows or underflows. Departures from the code that the TaylorShift experiments ran: no
+1e-4 is added to the features and no maximum over all keys is subtracted, which a causal form could
+not know; the random sample is fixed by ``seed`` instead of renewed every 1,000 steps (pass
+``projection`` to renew it). Queries and keys are clipped to 7e10, so that their squares fit
+float32.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 
-from flax_linattn.checks import MAX_SEED, at_least
+from flax_linattn.checks import MAX_SEED, check_integers
 from flax_linattn.ops.contract.averages import average_by_token
 from flax_linattn.ops.contract.call import Call
 from flax_linattn.ops.contract.capabilities import Capabilities
@@ -45,8 +45,8 @@ from flax_linattn.ops.engine.streaming import StreamingMechanism
 from flax_linattn.typing import Array, Keys, Outputs, Parameters, State, Values, Visible
 
 TILE_TOKENS = 16
-"""Tokens of which every pair is looked at by itself. More of them read a state less often, which is
-written less often too, and look at more pairs."""
+"""Tokens per tile, within which weights are computed pair by pair. Larger tiles read and write
+fewer states, but compute more pairs."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,11 +54,11 @@ class Performer(StreamingMechanism):
     """FAVOR+ attention (module docstring: symbols, departures).
 
     Attributes:
-        chunk_size: tokens per causal block, which keeps the state before each ``TILE_TOKENS`` of
-            them.
-        scale: factor of the scores if a call passes none, positive; None means K**-0.5.
-        num_features: M; None means int(K ln K), at least 1.
-        seed: of the random sample. ``attend`` and ``step`` take ``projection=`` [M, K] instead.
+        chunk_size: Tokens per causal chunk, which stores the state before each of its tiles of
+            ``TILE_TOKENS``.
+        scale: Positive factor of the scores if a call passes none; None means K**-0.5.
+        num_features: Number of features M; None means int(K ln K), at least 1.
+        seed: Seed of the random projection if a call passes no ``projection`` of shape [M, K].
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -84,8 +84,8 @@ class Performer(StreamingMechanism):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least(1, num_features=self.num_features)
-        at_least(0, MAX_SEED, seed=self.seed)
+        check_integers(1, num_features=self.num_features)
+        check_integers(0, MAX_SEED, seed=self.seed)
 
     def _init_state(self, sizes: StateSizes) -> ExponentialState:
         shape = (sizes.batch_size, sizes.num_heads, self._features(sizes.key_dim))
@@ -137,9 +137,9 @@ class Performer(StreamingMechanism):
 
     def _chunk_size(self, call: Call, identity: State) -> int | None:
         if call.form in ("auto", "chunked") and (call.is_causal or call.starts is not None):
-            # What is packed and not causal has tiles alone: a scan of states costs V times as much.
-            most = self.chunk_size if call.is_causal else min(TILE_TOKENS, self.chunk_size)
-            return even_chunk_size(call.k.shape[1], most)
+            # Packed noncausal chunks are single tiles: a scan of states would cost V times as much.
+            limit = self.chunk_size if call.is_causal else min(TILE_TOKENS, self.chunk_size)
+            return even_chunk_size(call.k.shape[1], limit)
         return super()._chunk_size(call, identity)
 
     def _reduce_tokens(self, tokens: dict[str, Array], keep: Array | None) -> ExponentialState:
@@ -165,19 +165,19 @@ class Performer(StreamingMechanism):
         """
         k, v = tokens["k"], tokens["v"]
         score = jnp.where(visible[..., None, None], q[:, :, None] + k[:, None], -jnp.inf)
-        largest = jnp.max(score, axis=(2, 4))
+        level = jnp.max(score, axis=(2, 4))
         more = []
         for state, rows in outside:
             own = q + state.m[:, None]
             if rows is not None:
                 own = jnp.where(rows[..., None, None], own, -jnp.inf)
             more.append((own, state))
-            largest = jnp.maximum(largest, jnp.max(own, axis=-1))
-        largest = jax.lax.stop_gradient(largest)  # it cancels
-        weight = jnp.sum(exp_difference(score, largest[:, :, None, :, None]), axis=-1)
+            level = jnp.maximum(level, jnp.max(own, axis=-1))
+        level = jax.lax.stop_gradient(level)  # it cancels
+        weight = jnp.sum(exp_difference(score, level[:, :, None, :, None]), axis=-1)
         value, total = einsum("btsh,bshv->bthv", weight, v), jnp.sum(weight, axis=2)
         for own, state in more:
-            features = exp_difference(own, largest[..., None])
+            features = exp_difference(own, level[..., None])
             value = value + einsum("bthm,bhmv->bthv", features, state.w)
             total = total + einsum("bthm,bhm->bth", features, state.u)
         return safe_divide(value, total[..., None])

@@ -1,7 +1,7 @@
 """Reformer: Kitaev, Kaiser, Levskaya, "Reformer: The Efficient Transformer", 2020.
 
-Softmax attention of each token to those that a random hash puts near it. One vector is query and
-key: ``k``, and ``q`` is not looked at. Symbols against the paper's (section 2, appendix A):
+Softmax attention of each token to the tokens near it in a random hash. One vector is query and key:
+``k``; ``q`` is ignored. Symbols against the paper's (section 2, appendix A):
 
 ===================  ===============================================================
 here                 paper
@@ -10,23 +10,23 @@ x_i, x_j / |x_j|     q_i and k_j, shared: section 2, "Shared-QK attention"
 bucket               h(x) = argmax([x R; -x R]), R [K, b / 2] Gaussian
 ``num_hashes``       n_rounds
 chunk                m consecutive tokens in the order of (bucket, position)
-N_ij                 in how many rounds i sees j, which divides their weight
+N_ij                 rounds in which i attends to j, which divide their weight
 ===================  ===============================================================
 
-In a round a token sees those of its bucket that stand in its chunk or in the one before. Over all
-rounds its output is one softmax over all that it sees in any (equation 3, and the count N of
-appendix A), itself left out unless it sees nothing else. No gradient passes the hash.
+In a round a token attends to the tokens of its bucket in its own chunk and in the previous one. Its
+output is one softmax over the tokens of all rounds (equation 3, and the count N of appendix A),
+itself excluded unless there is no other. No gradient passes through the hash.
 
-What a token sees depends on where chunks begin. As published they follow each other through all
-buckets, so that a later token may move the border between two earlier ones, and the number of
-buckets grows with the sequence: that has no causal form. With ``num_buckets`` chunks begin again in
-each bucket: then only earlier tokens of its bucket decide about a token's place, and there is one.
+The published chunks follow each other through all buckets, so a later token may move the border
+between two earlier ones, and the number of buckets grows with the sequence: that has no causal
+form. With ``num_buckets`` chunks restart in each bucket, so the slot of a token depends only on
+earlier tokens of its bucket, and there is a causal form.
 
 Departures: chunks are as long as an average bucket, as in the code that the TaylorShift experiments
-ran (reformer-pytorch 1.4.4), and not twice as long; that code also lets a token see other buckets
-of its chunks, and counts a pair in every round. Only real tokens have places, so that padding
-anywhere changes nothing and any length goes. The random sample is fixed by ``seed`` and shared by
-heads and layers (pass ``rotations`` to renew it).
+ran (reformer-pytorch 1.4.4), not twice as long; that code also attends to other buckets of the
+chunks, and counts a pair in every round. Only valid tokens have slots, so padding anywhere changes
+nothing and any length works. The random sample is fixed by ``seed`` and shared by heads and layers
+(pass ``rotations`` to renew it).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 
-from flax_linattn.checks import MAX_SEED, at_least
+from flax_linattn.checks import MAX_SEED, check_integers
 from flax_linattn.ops.contract.capabilities import Capabilities
 from flax_linattn.ops.contract.numerics import ScoreScale, einsum, exp_difference, safe_divide
 from flax_linattn.ops.engine.buckets import Layout, SlotAssignment
@@ -52,13 +52,14 @@ class Reformer(ScoreScale, StatelessMechanism):
     """LSH attention, in hash buckets (module docstring: symbols, departures).
 
     Attributes:
-        bucket_size: m, tokens per chunk, and a bucket on average where the length decides.
-        num_hashes: rounds.
-        num_buckets: b, even; there is a causal form then. None means 2 ceil(n / 2 m) for n real
-            tokens, as in that code.
-        scale: factor of the scores if a call passes none; None means K**-0.5.
-        seed: of the random sample. ``attend`` takes ``rotations=`` [num_hashes, K, b / 2] instead,
-            whose first columns count where there are more.
+        bucket_size: Tokens per chunk m, and per bucket on average if the length sets the number of
+            buckets.
+        num_hashes: Number of hash rounds.
+        num_buckets: Even number of buckets b, which permits a causal form. None means 2 ceil(n / 2
+            m) for n valid tokens, as in that code.
+        scale: Factor of the scores if a call passes none; None means K**-0.5.
+        seed: Seed of the random rotations if ``attend`` receives no ``rotations`` of shape
+            [num_hashes, K, b / 2 or more], whose first columns are used.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -74,7 +75,7 @@ class Reformer(ScoreScale, StatelessMechanism):
 get_mechanism('reformer', num_buckets=...), which has one.
         >>> causal = ops.get_mechanism("reformer", bucket_size=16, num_buckets=8)
         >>> y = causal.attend(x, x, v, is_causal=True)
-        >>> bool(jnp.array_equal(y[:, 0], v[:, 0]))           # it sees nothing but itself
+        >>> bool(jnp.array_equal(y[:, 0], v[:, 0]))           # only itself is visible
         True
     """
 
@@ -92,9 +93,9 @@ get_mechanism('reformer', num_buckets=...), which has one.
     seed: int = 0
 
     def __post_init__(self) -> None:
-        at_least(1, bucket_size=self.bucket_size, num_hashes=self.num_hashes)
-        at_least(2, num_buckets=self.num_buckets)
-        at_least(0, MAX_SEED, seed=self.seed)
+        check_integers(1, bucket_size=self.bucket_size, num_hashes=self.num_hashes)
+        check_integers(2, num_buckets=self.num_buckets)
+        check_integers(0, MAX_SEED, seed=self.seed)
         if self.num_buckets is not None and self.num_buckets % 2:
             raise ValueError(
                 "num_buckets must be even, since a direction and its opposite are two buckets; "
@@ -120,7 +121,7 @@ get_mechanism('reformer', num_buckets=...), which has one.
         length, half = x.shape[1], rotations.shape[2]
         per_bucket = self.num_buckets is not None
         size = min(self.bucket_size, length)
-        # Chunks that begin again in each bucket leave up to size - 1 slots of each free.
+        # Chunks that restart in each bucket leave up to size - 1 slots of each free.
         free = min(2 * half, length) * (size - 1) if per_bucket else size - 1
         layout = Layout(size, (length + free) // size, per_bucket)
 
@@ -171,9 +172,9 @@ get_mechanism('reformer', num_buckets=...), which has one.
                 back = chunk[:, None] - chunk
                 shares_chunk |= same & (back >= 0) & (back <= 1)
             eye = jnp.eye(length, dtype=bool)
-            seen = visible & shares_chunk & ~eye
-            seen |= visible & eye & ~jnp.any(seen, axis=1, keepdims=True)
-            score = jnp.where(seen, scale * (x @ l2_normalize(x).T), -jnp.inf)
+            attended = visible & shares_chunk & ~eye
+            attended |= visible & eye & ~jnp.any(attended, axis=1, keepdims=True)
+            score = jnp.where(attended, scale * (x @ l2_normalize(x).T), -jnp.inf)
             weight = exp_difference(score, jnp.max(score, axis=1, keepdims=True))
             return safe_divide(weight @ v, jnp.sum(weight, axis=1, keepdims=True))
 
@@ -188,12 +189,12 @@ get_mechanism('reformer', num_buckets=...), which has one.
         return jnp.maximum(-(-tokens // (2 * self.bucket_size)), 1)
 
     def _rotations(self, x: Array, parameters: Parameters) -> Array:
-        """Returns R of each round for the most buckets of any sequence, [num_hashes, K, b / 2]."""
+        """Returns R of each round for the maximum number of buckets, [num_hashes, K, b / 2]."""
         length, key_dim = x.shape[1], x.shape[-1]
         half = (self.num_buckets or 2 * max(1, -(-length // (2 * self.bucket_size)))) // 2
         rotations = parameters.get("rotations")
         if rotations is None:
-            # A row a column of R, so that longer sequences add columns and change none.
+            # Each row is a column of R, so longer sequences add columns and change none.
             rows = gaussian(half, self.num_hashes * key_dim, self.seed)
             rotations = jnp.asarray(rows.reshape(half, self.num_hashes, key_dim).transpose(1, 2, 0))
         wanted = (self.num_hashes, key_dim)

@@ -2,9 +2,9 @@
 
     S_t = gamma_h S_{t-1} + k_t v_t^T,   y_t = scale q_t S_t,   gamma_h = 1 - 2**(-5 - h)
 
-with h = 0, 1, ... the head (their equations 5 and 8): gated linear attention with one fixed decay
-per head. Departures: their rotation of queries and keys is ``RotaryPosition`` of a layer, their
-group normalization and gate of the outputs are not part of it; padding does not decay.
+for heads h = 0, 1, ... (their equations 5 and 8): gated linear attention with one fixed decay per
+head. Departures: their rotation of queries and keys is ``RotaryPosition`` of a layer; their group
+normalization and output gate are not included; padding does not decay.
 """
 
 from __future__ import annotations

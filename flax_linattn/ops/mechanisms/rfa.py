@@ -3,8 +3,8 @@
 The weight of key j for query i is phi(q_i) . phi(k_j) with q and k of length 1 and phi(x) = [sin(W
 x), cos(W x)] / sqrt(M), W = Gaussian rows times ``feature_scale`` (their sigma), one number for
 each head and channel. Departure from the code that the TaylorShift experiments ran: it sampled W
-separately for q and for k, whose features then have nothing to do with each other; here one sample
-is shared. Weights can be negative, and where their sum nearly vanishes the output is large.
+separately for q and for k, whose features are then unrelated; here they share one sample. Weights
+can be negative, and where their sum nearly vanishes the output is large.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 
-from flax_linattn.checks import MAX_SEED, at_least
+from flax_linattn.checks import MAX_SEED, check_integers
 from flax_linattn.ops.contract.averages import average_by_token
 from flax_linattn.ops.contract.capabilities import Capabilities, LearnedParameter
 from flax_linattn.ops.contract.numerics import einsum
@@ -30,8 +30,8 @@ class RandomFeatureAttention(KernelMechanism):
     """Random feature attention (module docstring: symbols, departures).
 
     Attributes:
-        num_features: M, rows of W.
-        seed: of the random sample.
+        num_features: Number of rows of W, M.
+        seed: Seed of W.
 
     Example:
         >>> import jax
@@ -53,8 +53,8 @@ class RandomFeatureAttention(KernelMechanism):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least(1, num_features=self.num_features)
-        at_least(0, MAX_SEED, seed=self.seed)
+        check_integers(1, num_features=self.num_features)
+        check_integers(0, MAX_SEED, seed=self.seed)
 
     def learned_parameters(self, num_heads: int, key_dim: int) -> dict[str, LearnedParameter]:
         return {"feature_scale": LearnedParameter((num_heads, key_dim), jax.nn.initializers.ones)}

@@ -1,6 +1,6 @@
 """RWKV-4's weighted key-value: Peng et al., "RWKV: Reinventing RNNs for the Transformer Era", 2023.
 
-Every channel is a softmax average whose past fades at a fixed rate, its own token with a bonus:
+Every channel is a softmax average whose past decays at a fixed rate; the own token has a bonus:
 
     wkv_t = (sum_{i<t} e^{-(t-1-i) w + k_i} v_i + e^{u + k_t} v_t) / (the same without v)
     y_t = sigmoid(q_t) wkv_t
@@ -14,9 +14,9 @@ time_first     u, the bonus of the own token [H, K]; default 0
 u, w           its b_t, a_t relative to a maximum (appendix D)
 =============  ==============================================================
 
-Departures: the shift of tokens that mixes each with the one before, and the output projection, are
-those of a block, not of this; padding does not fade. A layer begins with the paper's first values
-of a first layer.
+Departures: the token shift, which mixes each token with the previous one, and the output projection
+belong to a layer's block; padding does not decay. A layer has the paper's initial values of a first
+layer.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class RWKV(StreamingMechanism):
 
     def _log_decay(self, k: Array, parameters: Parameters) -> Array:
         """Returns the fixed log-decays of all channels, [H, K]."""
-        # Beyond e^30 nothing is left of anything, and e^89 is no float32.
+        # A rate of e^30 leaves no weight after one token, and e^89 overflows float32.
         return -jnp.exp(jnp.minimum(_channel_parameter(parameters, "time_decay", k), 30.0))
 
     def lift(
@@ -217,7 +217,7 @@ class RWKV(StreamingMechanism):
         batch, length, heads, key_dim = k.shape
         channels = heads * key_dim
         itself = jnp.eye(length, dtype=bool)[None, :, :, None]
-        # The past of t has faded t - 1 - i times: t itself lets nothing fade.
+        # Token i has decayed t - 1 - i times at t: token t itself does not decay its past.
         fades = decay_between(rate.reshape(batch, length, channels), visible & ~itself[..., 0])
         score = k.reshape(batch, 1, length, channels) + fades
         bonus = _channel_parameter(parameters, "time_first", k).reshape(channels)

@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Literal
 import jax
 import jax.numpy as jnp
 
-from flax_linattn.checks import at_least
+from flax_linattn.checks import check_integers
 from flax_linattn.ops.contract.averages import average_by_head
 from flax_linattn.ops.contract.call import Call
 from flax_linattn.ops.contract.capabilities import Capabilities
@@ -38,7 +38,7 @@ from flax_linattn.ops.engine.window import WindowCache, compact_tokens
 from flax_linattn.typing import Array, Keys, Outputs, Parameters, State, Values, Visible
 
 MIN_BLOCK_TOKENS = 64
-"""Queries a block of a window, and keys, at least."""
+"""Minimum number of queries, and of keys, per block of windowed attention."""
 
 SOFTMAX = WeightFunction(
     masked_score=-math.inf,
@@ -48,7 +48,7 @@ SOFTMAX = WeightFunction(
     slope=exp_difference,
     rescale=exp_difference,
 )
-"""e^s relative to a row's largest."""
+"""Weights e^s, relative to the maximum of their row."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,12 +56,12 @@ class SoftmaxAttention(ScoredAttention):
     """Softmax attention with a preallocated key/value cache.
 
     Attributes:
-        scale: factor of the scores if a call passes none; None means K**-0.5.
-        implementation: None means this library's own; "cudnn" = the fused kernel on NVIDIA GPUs
-            (half precision only), by ``jax.nn.dot_product_attention``; "xla" = what that is
-            elsewhere, for short sequences (``form="parallel"``).
-        window: W, most tokens that one sees: itself and the W - 1 before it; causal only. None =
-            all. Its state has a constant size and no end.
+        scale: Factor of the scores if a call passes none; None means K**-0.5.
+        implementation: Implementation of ``form="parallel"``: None for this library's own, "cudnn"
+            for the fused kernel of ``jax.nn.dot_product_attention`` on NVIDIA GPUs (half precision
+            only), "xla" for its unfused computation, for short sequences.
+        window: Number of tokens W that a token attends to, itself included; causal only. None means
+            all. The state then has a constant size.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -74,7 +74,7 @@ class SoftmaxAttention(ScoredAttention):
         >>> y_next, state = softmax.step(x[:, 0], x[:, 0], x[:, 0], state)
         >>> y_next.shape, state.length.tolist()
         ((2, 4, 8), [11, 11])
-        >>> last = ops.get_mechanism("softmax:window=4")          # streams for ever
+        >>> last = ops.get_mechanism("softmax:window=4")          # an endless stream
         >>> last.attend(x, x, x, is_causal=True, return_state=True)[1].key.shape
         (2, 4, 4, 8)
     """
@@ -91,7 +91,7 @@ class SoftmaxAttention(ScoredAttention):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least(1, window=self.window)
+        check_integers(1, window=self.window)
         if self.window is not None and self.implementation is not None:
             raise ValueError(
                 f"implementation={self.implementation!r} does not support a window; omit one."
@@ -157,10 +157,10 @@ class SoftmaxAttention(ScoredAttention):
         return y[..., : v.shape[-1]]
 
     def _attend_chunked(self, pairs: Pairs, visibility: Visibility) -> Array:
-        if self.implementation == "cudnn":  # which makes few scores at a time by itself
+        if self.implementation == "cudnn":  # the fused kernel has its own blocks
             return self._attend_query_blocks(pairs, visibility, None)
         if self.window is not None and self.window < self.chunk_size:
-            # Larger blocks would be hidden for the most part.
+            # Most scores of larger blocks would be masked.
             size = min(self.chunk_size, max(MIN_BLOCK_TOKENS, self.window))
             return dataclasses.replace(self, chunk_size=size, window=None)._attend_chunked(
                 pairs, visibility

@@ -2,12 +2,12 @@
 
 The weight of key j for query i is 1 + x + x^2 / 2, x = scale q_i . k_j. With the default scale it
 is the linear attention of Based (Arora et al., "Simple linear attention language models balance the
-recall-throughput tradeoff", 2024, arXiv 2402.18668), whose model has sliding windows and
-convolutions besides. It is TaylorShift without its normalization, one of the feature maps that
-Zhang et al., "The Hedgehog & the Porcupine", 2024, study, and what the element-wise attention paper
-compares with as "Hedgehog" (its equation 20); the learned feature map that has this name is another
-one. Departures: only the d (d + 1) / 2 different products of coordinates are kept; keys beyond
-7e10, whose squares would fill float32, count as of that size.
+recall-throughput tradeoff", 2024, arXiv 2402.18668), whose model also has sliding windows and
+convolutions. It is TaylorShift without its normalization, one of the feature maps that Zhang et
+al., "The Hedgehog & the Porcupine", 2024, study, and what the element-wise attention paper calls
+"Hedgehog" (its equation 20), unlike the learned feature map of that name. Departures: features are
+the d (d + 1) / 2 distinct products of coordinates; keys are clipped to 7e10, so that their squares
+fit float32.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class TaylorFeatures(ScoreScale, KernelMechanism):
     """Taylor feature linear attention of order 2 (module docstring).
 
     Attributes:
-        scale: factor of the scores if a call passes none; None means K**-0.5.
+        scale: Factor of the scores if a call passes none; None means K**-0.5.
 
     Example:
         >>> import jax

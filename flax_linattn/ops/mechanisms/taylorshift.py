@@ -21,14 +21,14 @@ features       [1, k, k (x) k]; the paper's boxtimes keeps all d^2 products
                C(d + k, k) at order k (``engine/monomials.py``)
 =============  ==============================================================
 
-Departures: the paper has neither a causal form with a state nor masks, packing or cross-attention;
-N counts the tokens that a row attends to. It defines every order k and makes the efficient form of
-order 2 alone. Causal and without normalization order 2 is the linear attention of Based (Arora et
-al., 2024; ``taylor_features``), to which it adds unit lengths, the temperature and sqrt(N / d).
-Without normalization, keys beyond 7e10, whose squares would fill float32, count as of that size; at
-order k those beyond 2^(72 / k). The factors 1/N and d**0.25 of algorithm 1 keep the intermediate
-results of half precision small and cancel; the sums here are float32 and go without. A zero vector
-stays zero when normalized, with zero gradient.
+Departures: the paper has no causal form with a state, no masks, packing or cross-attention; N
+counts the tokens to which a row attends. It defines every order k, but the efficient form only for
+order 2. Causal and without normalization, order 2 is the linear attention of Based (Arora et al.,
+2024; ``taylor_features``), to which it adds unit lengths, the temperature and sqrt(N / d). Without
+normalization, keys are clipped to 7e10, so that their squares fit float32 (to 2^(72 / k) at order
+k). The factors 1/N and d**0.25 of algorithm 1 keep intermediate results small in half precision,
+and cancel; sums here are float32 and need no such factors. A zero vector stays zero when
+normalized, with zero gradient.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from flax_linattn.checks import at_least
+from flax_linattn.checks import check_integers
 from flax_linattn.ops.contract.averages import average_by_head
 from flax_linattn.ops.contract.call import Call
 from flax_linattn.ops.contract.capabilities import Capabilities, LearnedParameter
@@ -73,19 +73,19 @@ def taylorshift_n0(key_dim: int) -> int:
     """Sequence length from which the efficient form takes fewer operations (equation 7).
 
     Args:
-        key_dim: d, at least 1.
+        key_dim: Channels of a key d, at least 1.
 
     Returns:
         N0 rounded up, as in table 2.
 
     Raises:
-        ValueError: ``key_dim`` below 1.
+        ValueError: If ``key_dim`` is below 1.
 
     Example:
         >>> [taylorshift_n0(d) for d in (8, 16, 32, 64, 128)]
         [73, 273, 1057, 4161, 16513]
     """
-    at_least(1, key_dim=key_dim)
+    check_integers(1, key_dim=key_dim)
     d = key_dim
     return -(-(4 * d**3 + 10 * d**2 + 9 * d + 4) // (4 * d + 6))
 
@@ -94,19 +94,19 @@ def taylorshift_n1(key_dim: int) -> int:
     """Sequence length from which the efficient form takes less memory (equation 9).
 
     Args:
-        key_dim: d, at least 1.
+        key_dim: Channels of a key d, at least 1.
 
     Returns:
         N1 rounded up, as in table 2.
 
     Raises:
-        ValueError: ``key_dim`` below 1.
+        ValueError: If ``key_dim`` is below 1.
 
     Example:
         >>> [taylorshift_n1(d) for d in (8, 16, 32, 64, 128)]
         [47, 159, 574, 2174, 8446]
     """
-    at_least(1, key_dim=key_dim)
+    check_integers(1, key_dim=key_dim)
     d = key_dim
     root = math.sqrt(d**4 + 12 * d**3 + 14 * d**2 + 4 * d + 1)
     return math.ceil((d**2 + 2 * d + 1 + root) / 4)
@@ -121,19 +121,19 @@ def taylorshift_optimal_dim(num_tokens: int | None = None) -> float:
     (equations 11 and 13). Both are below 1: of whole dimensions the smallest one is best.
 
     Args:
-        num_tokens: N, for memory; None for operations.
+        num_tokens: Number of tokens N, for memory; None for operations.
 
     Returns:
         d, a real number above 0.
 
     Raises:
-        ValueError: ``num_tokens`` below 1.
+        ValueError: If ``num_tokens`` is below 1.
 
     Example:
         >>> round(taylorshift_optimal_dim(), 3), round(taylorshift_optimal_dim(1024), 3)
         (0.53, 0.999)
     """
-    at_least(1, num_tokens=num_tokens)
+    check_integers(1, num_tokens=num_tokens)
     cubic = (8, 10, 0, -4) if num_tokens is None else (2, num_tokens + 1, 0, -num_tokens)
     (root,) = (r.real for r in np.roots(cubic) if abs(r.imag) < 1e-9 and r.real > 0)
     return float(root)
@@ -145,14 +145,14 @@ def taylorshift_crossover(key_dim: int, order: int = 2) -> int:
     With F = C(d + order, order) features, 2 F (d + 1) a token against 2 N d.
 
     Args:
-        key_dim: d, at least 1.
-        order: of the polynomial, at least 1.
+        key_dim: Channels of a key d, at least 1.
+        order: Order of the polynomial, at least 1.
 
     Returns:
         F (d + 1) / d, rounded up.
 
     Raises:
-        ValueError: ``key_dim`` or ``order`` below 1.
+        ValueError: If ``key_dim`` or ``order`` is below 1.
 
     Example:
         >>> [taylorshift_crossover(d) for d in (4, 8, 16, 32)]
@@ -160,30 +160,30 @@ def taylorshift_crossover(key_dim: int, order: int = 2) -> int:
         >>> [taylorshift_crossover(d, order=4) for d in (4, 8, 16, 32)]
         [88, 557, 5148, 60746]
     """
-    at_least(1, key_dim=key_dim, order=order)
+    check_integers(1, key_dim=key_dim, order=order)
     return -(-num_monomials(key_dim, order) * (key_dim + 1) // key_dim)
 
 
 def taylorshift_speed_crossover(key_dim: int, order: int = 2, *, is_causal: bool = False) -> int:
     """Sequence length from which the efficient form is faster here, as measured on a CPU.
 
-    Few features take longer than their multiplications: 3 times as long at most, and less the more
-    they are. That is 0.8 to 1.3 times the lengths where forms crossed, with heads of 8, 16, 32 and
-    64 channels at order 2 (145, 570, 1,250 and 3,300, forward and with gradients) and of 8 and 16
-    at order 4 (1,300 and 6,000, forward; gradients cross later there). Causal forms of order 2
+    Few features take longer than their number of multiplications suggests, at most 3 times as long.
+    The result is 0.8 to 1.3 times the measured crossover: 145, 570, 1,250 and 3,300 tokens for
+    heads of 8, 16, 32 and 64 channels at order 2, forward and with gradients, and 1,300 and 6,000
+    tokens for 8 and 16 channels at order 4, forward (later with gradients). Causal forms of order 2
     crossed at 1.7 to 2.2 times as many tokens.
 
     Args:
-        key_dim: d, at least 1.
-        order: of the polynomial, at least 1.
-        is_causal: whether the direct form makes half of the pairs.
+        key_dim: Channels of a key d, at least 1.
+        order: Order of the polynomial, at least 1.
+        is_causal: Whether attention is causal, where the direct form computes half of the pairs.
 
     Returns:
-        F (d + 1) / d times 1 + 27 / sqrt(F), or times 3 if that is less, for F features; where it
-        is causal 1.8 times as many. Rounded up.
+        F (d + 1) / d times 1 + 27 / sqrt(F), at most times 3, for F features; 1.8 times as many
+        tokens if causal. Rounded up.
 
     Raises:
-        ValueError: ``key_dim`` or ``order`` below 1.
+        ValueError: If ``key_dim`` or ``order`` is below 1.
 
     Example:
         >>> [taylorshift_speed_crossover(d) for d in (8, 16, 32, 64)]
@@ -191,7 +191,7 @@ def taylorshift_speed_crossover(key_dim: int, order: int = 2, *, is_causal: bool
         >>> [taylorshift_speed_crossover(d, is_causal=True) for d in (8, 16, 32, 64)]
         [274, 878, 2229, 6208]
     """
-    at_least(1, key_dim=key_dim, order=order)
+    check_integers(1, key_dim=key_dim, order=order)
     features = num_monomials(key_dim, order)
     length = features * (key_dim + 1) / key_dim * min(3, 1 + 27 / math.sqrt(features))
     return math.ceil(1.8 * length if is_causal else length)
@@ -206,21 +206,23 @@ class TaylorShift(KernelMechanism):
     """Taylor-softmax attention (module docstring: symbols, departures).
 
     Attributes:
-        chunk_size: tokens per block, in the chunked form and at most in the direct one.
-        normalize: section 3.3: q and k of length 1, q times ``temperature``, and the output
-            times sqrt(N / K).
-        normalize_output: whether the output is scaled; None means as ``normalize``. False is the
-            row "impl. + norm" of the paper's table 4.
-        order: of the polynomial, even: an odd one is negative far below 0. In float32 scores beyond
-            about 2^(112 / order) count as of that size: 2^28 at order 4, 2^10 at order 10.
-        max_features: most features per head, C(K + order, order), of orders above 2. Larger heads
-            have no state, no form but the direct one (all weights at once with form="parallel"),
-            and are refused where they need another.
-        coefficients: (a, b, c) of a x^2 + b x + c, at order 2; a > 0 and c >= b^2 / (4 a), so that
-            no weight is negative.
-        switch: what ``form="auto"`` changes from direct to efficient for: "speed" where the
-            efficient form was measured to be faster (``taylorshift_speed_crossover``); at order 2
-            also "paper", from ``taylorshift_n0`` tokens on, and "memory", from ``taylorshift_n1``.
+        chunk_size: Tokens per chunk in the chunked form, and the maximum per block in the direct
+            form.
+        normalize: Whether to normalize as in section 3.3: q and k to length 1, q times
+            ``temperature``, and the output times sqrt(N / K).
+        normalize_output: Whether the output is scaled; None means the value of ``normalize``. False
+            is the row "impl. + norm" of the paper's table 4.
+        order: Even order of the polynomial; an odd one is negative far below 0. In float32 scores
+            beyond about 2^(112 / order) are clipped: 2^28 at order 4, 2^10 at order 10.
+        max_features: Maximum number of features per head, C(K + order, order), at orders above 2.
+            Larger heads have no state and only the direct form (all weights at once with
+            form="parallel").
+        coefficients: Coefficients (a, b, c) of a x^2 + b x + c, at order 2; a > 0 and c >= b^2 / (4
+            a), so that no weight is negative.
+        switch: Criterion by which ``form="auto"`` changes from direct to efficient: "speed" where
+            the efficient form was measured to be faster (``taylorshift_speed_crossover``); at order
+            2 also "paper", from ``taylorshift_n0`` tokens on, and "memory", from
+            ``taylorshift_n1``.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -266,8 +268,8 @@ order=2, form='direct', which needs no state, or a larger max_features.
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least(2, order=self.order)
-        at_least(1, max_features=self.max_features)
+        check_integers(2, order=self.order)
+        check_integers(1, max_features=self.max_features)
         if self.order % 2:
             raise ValueError(
                 f"order {self.order} is odd: its polynomial is negative far below 0, and so are "
@@ -344,7 +346,7 @@ order=2, form='direct', which needs no state, or a larger max_features.
             form = "direct" if call.k.shape[1] < self._crossing(call) else "efficient"
         if form == "direct" and call.state is None:
             return self._direct(call)
-        # The tokens of a state are sums of features already.
+        # Only the efficient form can continue a state, whose tokens are sums of features.
         form = "auto" if form in ("direct", "efficient") else form
         return super()._attend(dataclasses.replace(call, form=form))
 
@@ -352,14 +354,14 @@ order=2, form='direct', which needs no state, or a larger max_features.
         """Evaluates equation 1 in blocks of weights; makes the state only if it is returned."""
         q, tokens = self._prepare(call)
         segment_index = None if call.segments is None else call.segments.index
-        seen = Visibility(call.is_causal, 0, call.mask, segment_index, segment_index)
+        visible_pairs = Visibility(call.is_causal, 0, call.mask, segment_index, segment_index)
         weight_function = polynomial_weights(self._coefficients)
         bounded, k, v = clip_score_query(q), tokens["k"], tokens["v"]
-        y = attend_in_blocks(weight_function, bounded, k, v, 1.0, seen, self.chunk_size)
+        y = attend_in_blocks(weight_function, bounded, k, v, 1.0, visible_pairs, self.chunk_size)
         count = jnp.sum(_visible(call), axis=2, dtype=y.dtype)
         y = self._scale_output(y, count[..., None], q.shape[-1])
         if not call.return_state:
-            return y, None  # nor an empty one: it may be too large to have
+            return y, None  # not even an empty state, which may be too large
         monoid = self._make_monoid(q, self._identity_state(call.k, call.v))
         span = Span(tokens, call.mask, call.starts)
         return y, final_state(monoid, span, self._initial_state(call), self.chunk_size)
@@ -384,12 +386,12 @@ order=2, form='direct', which needs no state, or a larger max_features.
             features = num_monomials(sizes.key_dim, self.order)
             shape = [sizes.num_heads, features, sizes.value_dim]
             megabytes = math.prod(shape) * sizes.dtype.itemsize / 1e6
-            most = sum(map(self.has_state, range(1, sizes.key_dim)))
+            max_channels = sum(map(self.has_state, range(1, sizes.key_dim)))
             raise ValueError(
                 f"order {self.order} makes {features:,} features of {sizes.key_dim} channels, more "
                 f"than max_features={self.max_features:,}; a state of {sizes.dtype.name} {shape} "
-                f"would take {megabytes:,.0f} MB a row. Take heads of at most {most} channels, "
-                "order=2, form='direct', which needs no state, or a larger max_features."
+                f"would take {megabytes:,.0f} MB a row. Take heads of at most {max_channels} "
+                "channels, order=2, form='direct', which needs no state, or a larger max_features."
             )
         return super()._init_state(sizes)
 
@@ -432,5 +434,5 @@ order=2, form='direct', which needs no state, or a larger max_features.
         scaled = self.normalize if self.normalize_output is None else self.normalize_output
         if not scaled:
             return y
-        seen = jnp.where(count == 0, jnp.ones_like(count), count)
-        return y * jnp.sqrt(seen / key_dim)[..., None]
+        safe_count = jnp.where(count == 0, jnp.ones_like(count), count)
+        return y * jnp.sqrt(safe_count / key_dim)[..., None]

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flax_linattn import inference
-from flax_linattn.checks import OptionError, at_least
+from flax_linattn.checks import OptionError, check_integers
 from flax_linattn.tasks.classify.figures import plot_stream
 from flax_linattn.tasks.options import mechanism_name
 from flax_linattn.tasks.spec import Run
@@ -59,7 +59,7 @@ class ClassStream(Streaming, Generic[Observation]):
     remedy: ClassVar[Mapping[str, Any]]
 
     def __init__(self, run: Run, *, max_length: int | None = None) -> None:
-        at_least(1, max_length=max_length)
+        check_integers(1, max_length=max_length)
         if not run.model.streams:
             raise OptionError(
                 "the run cannot stream, because its model is not causal or its mechanism has no "

@@ -14,7 +14,7 @@ from flax import nnx
 from numpy.typing import NDArray
 
 from flax_linattn import models, training
-from flax_linattn.checks import OptionError, at_least, check_same_length, positive
+from flax_linattn.checks import OptionError, check_integers, check_positive, check_same_length
 from flax_linattn.data.files.class_folders import about_others
 from flax_linattn.data.files.file_tree import FileTree
 from flax_linattn.data.generators.pathfinder import Pathfinder
@@ -100,7 +100,7 @@ class ImageModel(ModelOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least(1, 2**10, patch_size=self.patch_size)
+        check_integers(1, 2**10, patch_size=self.patch_size)
 
 
 LAMB = dataclasses.replace(RECIPE, learning_rate=2e-3)
@@ -173,10 +173,10 @@ class ImageSpec(LabelSpec):
                 f"image_shape must be height, width and channels, got {self.image_shape}."
             )
         for size in self.image_shape:
-            at_least(1, 2**16, image_shape=size)
+            check_integers(1, 2**16, image_shape=size)
         check_same_length(channels=range(self.image_shape[2]), mean=self.mean, std=self.std)
         for value in self.std:
-            positive(std=value)
+            check_positive(std=value)
 
 
 class FileImages(TreeSource[ImageConfig, ImageSpec, LabelledImages]):

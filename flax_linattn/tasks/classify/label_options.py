@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterable
 from typing import Literal
 
-from flax_linattn.checks import OptionError, at_least, rate
+from flax_linattn.checks import OptionError, check_integers, check_rate
 from flax_linattn.models import Layers
 from flax_linattn.tasks.options import FitOptions, Options
 from flax_linattn.training import OptimizerOptions
@@ -45,10 +45,10 @@ class LabelData(Options):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least(0, 2**12, image_size=self.image_size)
-        at_least(1, 10**8, epoch_size=self.epoch_size)
-        at_least(1, 10**6, validation_size=self.validation_size, test_size=self.test_size)
-        at_least(0, split_seed=self.split_seed)
+        check_integers(0, 2**12, image_size=self.image_size)
+        check_integers(1, 10**8, epoch_size=self.epoch_size)
+        check_integers(1, 10**6, validation_size=self.validation_size, test_size=self.test_size)
+        check_integers(0, split_seed=self.split_seed)
         check_fraction(validation_fraction=self.validation_fraction)
 
     def refuse(self, names: Iterable[str], kind: str, chosen_by: str) -> None:
@@ -94,4 +94,4 @@ class RecipeFit(FitOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        rate(label_smoothing=self.label_smoothing)
+        check_rate(label_smoothing=self.label_smoothing)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from flax_linattn import data, training
-from flax_linattn.checks import OptionError, at_least
+from flax_linattn.checks import OptionError, check_integers
 from flax_linattn.data.batches.generated import ExampleGenerator
 from flax_linattn.data.images import LabelledImages, load_images
 from flax_linattn.data.labels import LabelledExamples
@@ -48,7 +48,7 @@ class LabelSpec(DataSpec):
     def check(self) -> None:
         """Checks the types of the fields, and that there is a class."""
         super().check()
-        at_least(1, num_classes=len(self.classes))
+        check_integers(1, num_classes=len(self.classes))
 
 
 class Source(abc.ABC, Generic[C, P]):

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flax_linattn import data
-from flax_linattn.checks import OptionError, at_least
+from flax_linattn.checks import OptionError, check_integers
 from flax_linattn.data.events import (
     EventFileError,
     EventSequences,
@@ -80,9 +80,9 @@ class EventsSpec(DataSpec):
 
     def check(self) -> None:
         super().check()
-        at_least(1, num_event_types=self.num_event_types, num_lengths=len(self.lengths))
+        check_integers(1, num_event_types=self.num_event_types, num_lengths=len(self.lengths))
         for length in self.lengths:
-            at_least(1, lengths=length)
+            check_integers(1, lengths=length)
         for name, values in (
             ("scale", (self.scale,)),
             ("spread", (self.spread,)),

@@ -7,7 +7,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
 
-from flax_linattn.checks import OptionError, at_least
+from flax_linattn.checks import OptionError, check_integers
 from flax_linattn.models import EVENT_LAYERS, Layers
 from flax_linattn.tasks.files import make_file_name
 from flax_linattn.tasks.options import Config, FitOptions, ModelOptions, Options, mechanism_name
@@ -61,7 +61,7 @@ class EventsData(Options):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least(0, 10**6, num_sequences=self.num_sequences)
+        check_integers(0, 10**6, num_sequences=self.num_sequences)
         if self.file is None:
             for name in ("event_types_file", "file_format", "sequence", "sort", "begin", "end"):
                 if getattr(self, name) != getattr(EventsData, name):
@@ -105,7 +105,7 @@ class EventsModel(ModelOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least(1, 1024, kernel_size=self.kernel_size, num_components=self.num_components)
+        check_integers(1, 1024, kernel_size=self.kernel_size, num_components=self.num_components)
         for name in ("scale", "resolution"):
             value = getattr(self, name)
             if not 0 <= value < float("inf"):
@@ -158,8 +158,8 @@ class EventsFit(FitOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least(1, 2**20, length=self.length)
-        at_least(0, 2**20, history=self.history)
+        check_integers(1, 2**20, length=self.length)
+        check_integers(0, 2**20, history=self.history)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flax_linattn import inference
-from flax_linattn.checks import MAX_INTEGER, OptionError, at_least
+from flax_linattn.checks import MAX_INTEGER, OptionError, check_integers
 from flax_linattn.data.events.clock import format_date
 from flax_linattn.data.tables.cells import is_number
 from flax_linattn.tasks.events.data import log_gap, observations
@@ -61,11 +61,11 @@ class EventsStreamOptions:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        at_least(0, 2**20, top_event_types=self.top_event_types)
-        at_least(1, 2**20, events=self.events)
-        at_least(0, 2**16, simulate=self.simulate)
-        at_least(0, MAX_INTEGER, seed=self.seed)
-        at_least(1, max_length=self.max_length)
+        check_integers(0, 2**20, top_event_types=self.top_event_types)
+        check_integers(1, 2**20, events=self.events)
+        check_integers(0, 2**16, simulate=self.simulate)
+        check_integers(0, MAX_INTEGER, seed=self.seed)
+        check_integers(1, max_length=self.max_length)
         if not 0 <= self.within < float("inf"):
             raise OptionError(
                 f"expected within as a number of at least 0, got {self.within}.", "within"

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from flax_linattn import training
 from flax_linattn.checkpoint.arrays import fingerprint
-from flax_linattn.checks import OptionError, at_least
+from flax_linattn.checks import OptionError, check_integers
 from flax_linattn.storage import file_lock
 from flax_linattn.tasks.baselines import TIE, Baselines
 from flax_linattn.tasks.figures import has_figures
@@ -67,7 +67,7 @@ def backtest(
 
     Results are saved in the folder ``backtest`` of the run; finished folds are not computed again.
     """
-    at_least(1, folds=folds)
+    check_integers(1, folds=folds)
     mode = _mode(refit, carry, context, epochs)
     run_dir = Path(run_dir)
     run = load_run(run_dir)

@@ -7,7 +7,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Literal, Self
 
-from flax_linattn.checks import OptionError, at_least, choice, quote
+from flax_linattn.checks import OptionError, check_choice, check_integers, quote
 from flax_linattn.data.series.load import find_id_column
 from flax_linattn.data.series.resampling import TimesPolicy
 from flax_linattn.data.series.time_features import CIRCLES
@@ -100,15 +100,15 @@ class ForecastData(Options):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least(1, 2**20, horizon=self.horizon)
+        check_integers(1, 2**20, horizon=self.horizon)
         lengths = {"context_length": self.context_length, "stride": self.stride}
-        at_least(0, 2**20, **lengths, season=self.season)
+        check_integers(0, 2**20, **lengths, season=self.season)
         if self.freq:
             parse_frequency(self.freq)
         if self.resample:
             parse_offset(self.resample, "resample")
         for name in self.calendar_parts:
-            choice(CIRCLES, known_calendar=name)
+            check_choice(CIRCLES, known_calendar=name)
 
     @property
     def calendar_parts(self) -> tuple[str, ...]:
@@ -174,9 +174,9 @@ class ForecastModel(ModelOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least(1, label_length=self.label_length, positions=self.positions)
-        at_least(0, patch_length=self.patch_length)
-        at_least(1, MAX_LAYERS, num_decoder_layers=self.num_decoder_layers)
+        check_integers(1, label_length=self.label_length, positions=self.positions)
+        check_integers(0, patch_length=self.patch_length)
+        check_integers(1, MAX_LAYERS, num_decoder_layers=self.num_decoder_layers)
         if self.ridge and not self.linear_path:
             raise OptionError(
                 "ridge sets the linear map, which linear_path=False removes; set ridge=False, too.",

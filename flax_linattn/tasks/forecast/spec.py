@@ -13,7 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flax_linattn import data
-from flax_linattn.checks import OptionError, at_least, check_same_length, choice, itemize
+from flax_linattn.checks import (
+    OptionError,
+    check_choice,
+    check_integers,
+    check_same_length,
+    itemize,
+)
 from flax_linattn.data.series.frames import NIXTLA_ID
 from flax_linattn.data.series.time_features import CIRCLES
 from flax_linattn.data.tables.cells import split_cells
@@ -278,18 +284,18 @@ class ForecastSpec(DataSpec):
 
     def check(self) -> None:
         super().check()
-        at_least(1, num_targets=len(self.targets))
+        check_integers(1, num_targets=len(self.targets))
         for target in self.targets:
-            at_least(0, len(self.channels) - 1, targets=target)
+            check_integers(0, len(self.channels) - 1, targets=target)
         for known in self.known_future:
-            at_least(0, len(self.channels) - 1, known_future=known)
+            check_integers(0, len(self.channels) - 1, known_future=known)
         if not set(self.static) <= set(self.known_future):
             raise ValueError(
                 f"expected static among the channels of known_future {list(self.known_future)}, "
                 f"got {list(self.static)}."
             )
         for part in self.calendar:
-            choice(CIRCLES, calendar=part)
+            check_choice(CIRCLES, calendar=part)
         if self.freq is not None:
             parse_frequency(self.freq)
         if self.calendar and self.freq is None:
@@ -297,11 +303,11 @@ class ForecastSpec(DataSpec):
                 f"calendar={list(self.calendar)} needs the frequency of rows, got none."
             )
         if self.integer_step is not None:
-            at_least(1, integer_step=self.integer_step)
+            check_integers(1, integer_step=self.integer_step)
         check_same_length(split=self.split, parts=PARTS)
         for begin, end in self.split:
-            at_least(0, begin=begin)
-            at_least(begin, end=end)
+            check_integers(0, begin=begin)
+            check_integers(begin, end=end)
         check_same_length(channels=self.channels, standardizer=self.standardizer.mean)
         for info in self.members:
             check_same_length(channels=self.channels, mean=info.mean, std=info.std)

@@ -67,6 +67,7 @@ class ForecastTask(Task[ForecastConfig, SeriesPanel, ForecastSpec]):
     kinds = (SERIES,)
 
     def options_for(self, entry: Entry, files: Sequence[Path]) -> dict[str, Any]:
+        """Returns the file of a data set of the catalog, and its split where it has one."""
         return {"csv": files[0], **({"split": entry.split} if entry.split else {})}
 
     def check(self, config: ForecastConfig, placement: training.Placement) -> None:
@@ -85,6 +86,7 @@ class ForecastTask(Task[ForecastConfig, SeriesPanel, ForecastSpec]):
     def choose(
         self, panel: SeriesPanel, config: ForecastConfig
     ) -> tuple[ForecastConfig, list[str]]:
+        """Chooses options that are ``"auto"`` by the panel, as ``tasks.protocols.Choosing``."""
         return choose(panel, config)
 
     def describe(self, panel: SeriesPanel, config: ForecastConfig) -> ForecastSpec:
@@ -215,6 +217,7 @@ class ForecastTask(Task[ForecastConfig, SeriesPanel, ForecastSpec]):
         return make_table(heads, columns)
 
     def backtest(self, run_dir: Path, **how: Any) -> Report:
+        """Tests a run on successive folds of time, as ``tasks.protocols.Backtesting``."""
         return backtest(run_dir, **how)
 
     def stream(self, run: Run, options: ForecastStreamOptions) -> ForecastStream:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flax_linattn import inference
-from flax_linattn.checks import OptionError, choice
+from flax_linattn.checks import OptionError, check_choice
 from flax_linattn.inference.programs import compile_once
 from flax_linattn.tasks.offline_rl.data import (
     OfflineRLSpec,
@@ -265,7 +265,7 @@ def make_agent(
     """
     act = run.config.play.act if act is None else act
     target = run.data_spec.target_return if target_return is None else target_return
-    choice(INFERENCE_MODES, act=act)
+    check_choice(INFERENCE_MODES, act=act)
     times = max_episode_length(run.config)
     if times is not None and times < max_steps:
         raise OptionError(

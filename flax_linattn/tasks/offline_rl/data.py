@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flax_linattn import data
-from flax_linattn.checks import OptionError, at_least, quote
+from flax_linattn.checks import OptionError, check_integers, quote
 from flax_linattn.data.batches.batches import ALL_ROWS
 from flax_linattn.data.episodes import Episodes, find_family, load_episodes, split_episodes
 from flax_linattn.data.episodes.episodes import MAX_FLOAT32
@@ -101,8 +101,8 @@ class OfflineRLSpec(DataSpec):
     def check(self) -> None:
         """Checks types and sizes of what was read from the run folder."""
         super().check()
-        at_least(1, observation_dim=self.observation_dim, action_dim=self.action_dim)
-        at_least(1, max_steps=self.max_steps, num_train_steps=self.num_train_steps)
+        check_integers(1, observation_dim=self.observation_dim, action_dim=self.action_dim)
+        check_integers(1, max_steps=self.max_steps, num_train_steps=self.num_train_steps)
         for name, values in (
             ("observation_mean", self.observation_mean),
             ("observation_scale", self.observation_scale),

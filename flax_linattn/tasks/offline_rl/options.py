@@ -6,7 +6,7 @@ import dataclasses
 from pathlib import Path
 from typing import Literal
 
-from flax_linattn.checks import MAX_INTEGER, OptionError, at_least
+from flax_linattn.checks import MAX_INTEGER, OptionError, check_integers
 from flax_linattn.models import DECISION_LAYERS, Layers
 from flax_linattn.tasks.files import make_file_name
 from flax_linattn.tasks.options import Config, FitOptions, ModelOptions, Options, mechanism_name
@@ -46,8 +46,8 @@ class OfflineRLData(Options):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least(0, MAX_INTEGER, num_episodes=self.num_episodes)
-        at_least(0, MAX_INTEGER - 1, split_seed=self.split_seed)
+        check_integers(0, MAX_INTEGER, num_episodes=self.num_episodes)
+        check_integers(0, MAX_INTEGER - 1, split_seed=self.split_seed)
         fractions = {
             "validation_fraction": self.validation_fraction,
             "test_fraction": self.test_fraction,
@@ -86,7 +86,7 @@ class OfflineRLModel(ModelOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least(1, 2**20, max_length=self.max_length)
+        check_integers(1, 2**20, max_length=self.max_length)
 
 
 ADAMW = OptimizerOptions(
@@ -124,7 +124,7 @@ class OfflineRLFit(FitOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least(1, 2**16, context=self.context)
+        check_integers(1, 2**16, context=self.context)
         if not 0 <= self.return_scale < float("inf"):
             raise OptionError(
                 f"return_scale must be finite and at least 0, got {self.return_scale}.",
@@ -159,9 +159,9 @@ class OfflineRLPlay(Options):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least(0, 10_000, play_episodes=self.play_episodes)
-        at_least(0, MAX_INTEGER - self.play_episodes, play_seed=self.play_seed)
-        at_least(0, 10**7, behavior_cloning_steps=self.behavior_cloning_steps)
+        check_integers(0, 10_000, play_episodes=self.play_episodes)
+        check_integers(0, MAX_INTEGER - self.play_episodes, play_seed=self.play_seed)
+        check_integers(0, 10**7, behavior_cloning_steps=self.behavior_cloning_steps)
         target = self.target_return
         if target is not None and not abs(target) < float("inf"):
             raise OptionError(f"target_return must be finite, got {target}.", "target_return")

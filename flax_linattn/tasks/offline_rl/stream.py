@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from flax_linattn.checks import MAX_INTEGER, OptionError, at_least, choice
+from flax_linattn.checks import MAX_INTEGER, OptionError, check_choice, check_integers
 from flax_linattn.tasks.lines import CellLines
 from flax_linattn.tasks.offline_rl.agent import DecisionAgent, make_stream_memory
 from flax_linattn.tasks.offline_rl.data import max_episode_length
@@ -43,9 +43,9 @@ class OfflineRLStreamOptions:
     max_length: int | None = None
 
     def __post_init__(self) -> None:
-        at_least(1, MAX_INTEGER, max_length=self.max_length)
+        check_integers(1, MAX_INTEGER, max_length=self.max_length)
         if self.act is not None:
-            choice(("stream", "restart"), act=self.act)
+            check_choice(("stream", "restart"), act=self.act)
         target = self.target_return
         if target is not None and not abs(target) < float("inf"):
             raise OptionError(f"target_return must be finite, got {target}.", "target_return")

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from flax_linattn import data, training
-from flax_linattn.checks import OptionError, at_least, choice
+from flax_linattn.checks import OptionError, check_choice, check_integers
 from flax_linattn.data.generators.nt import RULES
 from flax_linattn.data.generators.recall import QueriedSequences
 from flax_linattn.tasks.files import checksum
@@ -42,7 +42,7 @@ class SyntheticSpec(DataSpec):
     def check(self) -> None:
         """Checks types and sizes of what was read from the run folder."""
         super().check()
-        at_least(2, 2**31, num_tokens=self.num_tokens)
+        check_integers(2, 2**31, num_tokens=self.num_tokens)
 
 
 Generator: TypeAlias = data.NextSymbol | QueriedSequences
@@ -55,7 +55,7 @@ def make_generator(options: SyntheticData) -> Generator:
     """Makes the generator of the series or sequences that options name."""
     context, base = options.context, options.base
     if "+" not in options.rules:
-        choice((*RULES, *RECALL), rules=options.rules)
+        check_choice((*RULES, *RECALL), rules=options.rules)
     if not options.recalls:
         rules = data.parse_rules(options.rules, base, options.delay, options.condition)
         return data.NextSymbol(rules, context)

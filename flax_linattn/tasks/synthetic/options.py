@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Literal
 
-from flax_linattn.checks import OptionError, at_least, positive
+from flax_linattn.checks import OptionError, check_integers, check_positive
 from flax_linattn.models import Layers, window_layers
 from flax_linattn.tasks.files import make_file_name
 from flax_linattn.tasks.options import Config, FitOptions, ModelOptions, Options, mechanism_name
@@ -43,9 +43,11 @@ class SyntheticData(Options):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least(2, 2**16, base=self.base)
-        at_least(1, 2**16, delay=self.delay, num_pairs=self.num_pairs, context=self.context)
-        at_least(1, 2**20, validation_series=self.validation_series, test_series=self.test_series)
+        check_integers(2, 2**16, base=self.base)
+        check_integers(1, 2**16, delay=self.delay, num_pairs=self.num_pairs, context=self.context)
+        check_integers(
+            1, 2**20, validation_series=self.validation_series, test_series=self.test_series
+        )
 
     @property
     def recalls(self) -> bool:
@@ -76,7 +78,7 @@ class SyntheticModel(ModelOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive(init_scale=self.init_scale)
+        check_positive(init_scale=self.init_scale)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from flax_linattn import inference
-from flax_linattn.checks import at_least, quote
+from flax_linattn.checks import check_integers, quote
 from flax_linattn.tasks.spec import Run
 from flax_linattn.tasks.streaming import Record, Streaming, explain_full_stream
 from flax_linattn.tasks.synthetic.options import SyntheticData
@@ -44,7 +44,7 @@ class SyntheticStream(Streaming):
     """
 
     def __init__(self, run: Run, *, max_length: int | None = None) -> None:
-        at_least(1, max_length=max_length)
+        check_integers(1, max_length=max_length)
         data = run.config.data
         if not run.model.streams:
             raise ValueError("the run cannot stream, because its mechanism has no causal form.")

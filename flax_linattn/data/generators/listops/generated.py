@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flax_linattn.checks import OptionError, at_least
+from flax_linattn.checks import OptionError, check_integers
 from flax_linattn.data.generators.listops.expressions import (
     DIGITS,
     END,
@@ -93,10 +93,10 @@ class SampledListOps(GeneratedListOps):
     list_probability: float = 0.25
 
     def __post_init__(self) -> None:
-        at_least(4, 10**6, min_length=self.min_length)
-        at_least(self.min_length, 10**6, max_length=self.max_length)
-        at_least(1, 100, max_depth=self.max_depth)
-        at_least(2, 1000, max_arguments=self.max_arguments)
+        check_integers(4, 10**6, min_length=self.min_length)
+        check_integers(self.min_length, 10**6, max_length=self.max_length)
+        check_integers(1, 100, max_depth=self.max_depth)
+        check_integers(2, 1000, max_arguments=self.max_arguments)
         if not 0 < self.list_probability < 1:
             raise OptionError(
                 f"list_probability must be above 0 and below 1, got {self.list_probability}.",
@@ -196,11 +196,11 @@ class GrownListOps(GeneratedListOps):
     multiple_of: int = 1
 
     def __post_init__(self) -> None:
-        at_least(MIN_LENGTH, 10**6, min_length=self.min_length)
-        at_least(self.min_length, 10**6, max_length=self.max_length)
-        at_least(1, 100, max_depth=self.max_depth)
-        at_least(2, 1000, max_arguments=self.max_arguments)
-        at_least(1, 10**6, multiple_of=self.multiple_of)
+        check_integers(MIN_LENGTH, 10**6, min_length=self.min_length)
+        check_integers(self.min_length, 10**6, max_length=self.max_length)
+        check_integers(1, 100, max_depth=self.max_depth)
+        check_integers(2, 1000, max_arguments=self.max_arguments)
+        check_integers(1, 10**6, multiple_of=self.multiple_of)
         # Half of what a full tree holds: above it few of the drawn trees reach the length.
         max_tokens = sum(self.max_arguments**depth for depth in range(min(self.max_depth, 8) + 1))
         if self.max_length > max_tokens / 2:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from flax_linattn.checks import OptionError, positive, quote
+from flax_linattn.checks import OptionError, check_positive, quote
 from flax_linattn.data.events import EventSequences
 from flax_linattn.data.generators.processes.event_types import log
 from flax_linattn.data.generators.processes.flat import Steps, check_num_event_types, in_steps
@@ -68,7 +68,7 @@ class HawkesProcess(Process):
                 f"below 0, got {quote(self.excitation.tolist())}.",
                 "excitation",
             )
-        positive(decay=decay)
+        check_positive(decay=decay)
         if not np.isfinite(decay):
             raise OptionError(f"decay must be finite, got {decay}.", "decay")
         self.decay = float(decay)

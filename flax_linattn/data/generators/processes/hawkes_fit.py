@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import optimize
 
-from flax_linattn.checks import at_least, positive
+from flax_linattn.checks import check_integers, check_positive
 from flax_linattn.data.events import EventSequences
 from flax_linattn.data.generators.processes.event_types import event_type_frequencies
 from flax_linattn.data.generators.processes.flat import Steps, flatten, in_steps, some_forecast
@@ -33,13 +33,13 @@ def fit_hawkes(events: EventSequences, resolution: float | None, max_iterations:
             f"each other can be fitted, got {M}; IndependentEventTypes.fit(events, "
             "HawkesProcess.fit) fits a Hawkes process to the times and frequencies to the types."
         )
-    at_least(1, max_iterations=max_iterations)
+    check_integers(1, max_iterations=max_iterations)
     flat = flatten(events)
     some_forecast(flat, events.name)
     if resolution is None:
         above = flat.gaps[flat.gaps > 0]
         resolution = float(above.min()) if above.size else flat.exposure
-    positive(resolution=resolution)
+    check_positive(resolution=resolution)
     spans = flat.ends - np.fmin(events.begins, [own[0] for own in events.times])
     slowest = 1 / float(spans.max())
     bounds = (slowest, max(slowest, 1 / resolution))

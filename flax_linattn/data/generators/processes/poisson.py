@@ -7,7 +7,7 @@ import math
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from flax_linattn.checks import OptionError, positive, quote
+from flax_linattn.checks import OptionError, check_positive, quote
 from flax_linattn.data.events import EventSequences
 from flax_linattn.data.generators.processes.event_types import event_type_frequencies, log
 from flax_linattn.data.generators.processes.flat import flatten, some_forecast
@@ -143,7 +143,7 @@ class SinePoisson(Process):
     """
 
     def __init__(self, mean: float, amplitude: float, period: float, phase: float = 0.0) -> None:
-        positive(mean=mean, period=period)
+        check_positive(mean=mean, period=period)
         if not -1 <= amplitude <= 1:
             raise OptionError(f"amplitude must be from -1 to 1, got {amplitude}.", "amplitude")
         for name, value in (("mean", mean), ("period", period), ("phase", phase)):

@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from flax_linattn.checks import MAX_SEED, OptionError, at_least
+from flax_linattn.checks import MAX_SEED, OptionError, check_integers
 from flax_linattn.data.events import SINGLE_EVENT_TYPE, EventSequences
 
 
@@ -113,8 +113,8 @@ def sample_sequences(
     seed: int,
 ) -> EventSequences:
     """Samples sequences by ``sample``; a sequence without events is sampled again."""
-    at_least(1, num_sequences=num_sequences)
-    at_least(0, MAX_SEED, seed=seed)
+    check_integers(1, num_sequences=num_sequences)
+    check_integers(0, MAX_SEED, seed=seed)
     rng = np.random.default_rng(seed)
     times: list[NDArray[np.float64]] = [np.empty(0)] * num_sequences
     event_types: list[NDArray[np.int32]] = [np.empty(0, np.int32)] * num_sequences

@@ -9,9 +9,9 @@ from scipy import special
 from flax_linattn.checks import (
     MAX_SEED,
     OptionError,
-    at_least,
+    check_integers,
+    check_positive,
     check_same_length,
-    positive,
     quote,
 )
 from flax_linattn.data.events import EventSequences
@@ -189,7 +189,7 @@ class RenewalProcess(Process):
                     f"{quote(values.tolist())}.",
                     name,
                 )
-        positive(deviations=float(self.deviations.min()))
+        check_positive(deviations=float(self.deviations.min()))
         self.type_probabilities = probabilities("type_probabilities", type_probabilities)
         if resolution is not None:
             _check_resolution(resolution)
@@ -226,8 +226,8 @@ class RenewalProcess(Process):
             >>> process.means.round(1), process.deviations.round(1)
             (array([0.5]), array([0.3]))
         """
-        at_least(1, num_components=num_components)
-        at_least(0, MAX_SEED, seed=seed)
+        check_integers(1, num_components=num_components)
+        check_integers(0, MAX_SEED, seed=seed)
         flat = flatten(events)
         some_forecast(flat, events.name)
         if resolution is None:
@@ -306,7 +306,7 @@ class RenewalProcess(Process):
 
 
 def _check_resolution(resolution: float) -> None:
-    positive(resolution=resolution)
+    check_positive(resolution=resolution)
     if not np.isfinite(resolution):
         raise OptionError(f"resolution must be finite, got {resolution}.", "resolution")
 

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from flax_linattn import data
-from flax_linattn.checks import OptionError, at_least, check_same_length, itemize
+from flax_linattn.checks import OptionError, check_integers, check_same_length, itemize
 from flax_linattn.data.series.outliers import find_outliers, find_still
 from flax_linattn.tasks.classify.series.options import ClassifyConfig, ClassifyData
 from flax_linattn.tasks.classify.sources import FileSource, LabelSpec, about_classes
@@ -66,9 +66,9 @@ class ClassifySpec(LabelSpec):
     def check(self) -> None:
         """Checks the types and sizes of the fields."""
         super().check()
-        at_least(1, num_lengths=len(self.lengths))
+        check_integers(1, num_lengths=len(self.lengths))
         for length in self.lengths:
-            at_least(1, MAX_SEQUENCE_LENGTH, lengths=length)
+            check_integers(1, MAX_SEQUENCE_LENGTH, lengths=length)
         check_same_length(channels=self.channels, standardizer=self.standardizer.mean)
 
 

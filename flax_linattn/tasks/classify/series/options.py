@@ -6,7 +6,7 @@ import dataclasses
 from pathlib import Path
 from typing import Literal
 
-from flax_linattn.checks import OptionError, at_least
+from flax_linattn.checks import OptionError, check_integers
 from flax_linattn.models import CLASSIFIER_LAYERS, Layers
 from flax_linattn.tasks.classify.label_options import check_fraction
 from flax_linattn.tasks.files import make_file_name
@@ -52,7 +52,7 @@ class ClassifyData(Options):
             raise OptionError(
                 f"expected different training and test files, got {train} for both.", *names
             )
-        at_least(1, buckets=self.buckets)
+        check_integers(1, buckets=self.buckets)
         check_fraction(validation_fraction=self.validation_fraction)
 
 
@@ -106,7 +106,7 @@ class ClassifyConfig(Config):
 
     def __post_init__(self) -> None:
         model = self.model
-        at_least(1, 2**16, latents=model.latents)
+        check_integers(1, 2**16, latents=model.latents)
         if model.latents is not None and (
             model.pooling != "mean" or model.sees_padding or not model.causal
         ):

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flax_linattn import data, training
-from flax_linattn.checks import OptionError, at_least, choice, quote
+from flax_linattn.checks import OptionError, check_choice, check_integers, quote
 from flax_linattn.data.files.file_tree import FileTree
 from flax_linattn.data.generators.listops import (
     LISTOPS_TOKENS,
@@ -172,8 +172,8 @@ class SequenceSpec(LabelSpec):
     def check(self) -> None:
         """Checks the types, sizes and names of the fields."""
         super().check()
-        choice(ALPHABETS, letters=self.letters)
-        at_least(1, MAX_SEQUENCE_LENGTH, max_length=self.max_length)
+        check_choice(ALPHABETS, letters=self.letters)
+        check_integers(1, MAX_SEQUENCE_LENGTH, max_length=self.max_length)
 
 
 class TokenSource(Source[SequenceConfig, SequenceSpec]):

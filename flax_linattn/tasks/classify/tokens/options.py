@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
-from flax_linattn.checks import OptionError, at_least
+from flax_linattn.checks import OptionError, check_integers
 from flax_linattn.models import Layers
 from flax_linattn.tasks.classify.label_options import (
     FILE_OPTIONS,
@@ -70,9 +70,9 @@ class SequenceData(LabelData):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least(1, 2**20, min_length=self.min_length, max_length=self.max_length)
+        check_integers(1, 2**20, min_length=self.min_length, max_length=self.max_length)
         for length in self.test_lengths:
-            at_least(4, 2**20, test_lengths=length)
+            check_integers(4, 2**20, test_lengths=length)
         if self.test_lengths and self.data != "listops":
             raise OptionError(
                 f"test_lengths needs data='listops', got {self.data!r}; remove test_lengths=....",
