@@ -176,7 +176,7 @@ class WindowModel(Head):
 
     def _map(self, x: Array, call: Call) -> tuple[Array, WindowState]:
         """Computes scores after the last tokens of the state and x."""
-        check_tokens(x)
+        check_tokens(x, self.num_symbols)
         tokens, real = x[:, -self.context :], None
         if call.mask is not None or call.state is not None or x.shape[1] < self.context:
             tokens, real = self._last_tokens(x, call.mask, call.state)
