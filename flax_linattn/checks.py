@@ -165,6 +165,19 @@ def itemize(names: Sequence[str], max_items: int = 20) -> str:
     return escape_controls(", ".join(_cut(name, 80) for name in names[:max_items])) + more
 
 
+def format_bytes(count: float) -> str:
+    """A number of bytes in GB, MB or kB, to three digits.
+
+    Example:
+        >>> format_bytes(2**30), format_bytes(1500), format_bytes(64)
+        ('1.07 GB', '1.5 kB', '64 bytes')
+    """
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= size:
+            return f"{count / size:,.3g} {unit}"
+    return f"{count:.0f} bytes"
+
+
 def _cut(text: str, max_length: int) -> str:
     return text if len(text) <= max_length else f"{text[:max_length]}..."
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import math
+import shutil
 import struct
 import warnings
 import zipfile
@@ -26,6 +27,10 @@ MAX_AXES = 32
 MAX_AXIS_LENGTH = 1 << 48
 """NumPy and memories hold less, and larger numbers would be printed over pages."""
 SUFFIX = ".npy"
+
+_PIECE_BYTES = {zipfile.ZIP_STORED: 2**20, zipfile.ZIP_DEFLATED: 2**20, zipfile.ZIP_LZMA: 2**12}
+"""Bytes of an entry that are read at a time. Python's zipfile inflates a whole piece of LZMA, to up
+to 30 MB; of bzip2 it would inflate one to 4 GB."""
 
 _END = struct.Struct("<4s4H2LH")
 """The last bytes of a zip file: mark, two disks, entries here and in all, size and place of the
@@ -102,7 +107,7 @@ class NpzFile:
     def read(self, name: str) -> NDArray:
         """Reads an array, and compares its checksum; Python objects are refused."""
         with _guard(name):
-            content = self._zip.read(self._members[name])
+            content = read_zip_entry(self._zip, self._members[name])
             shape, dtype, order, start = _parsed(content[:MAX_HEADER_BYTES], len(content))
             values = np.frombuffer(content, dtype, offset=start)  # a slice would be a copy
             return values.reshape(shape, order=order)
@@ -113,6 +118,19 @@ class NpzFile:
             damaged = self._zip.testzip()
             if damaged is not None:
                 raise ValueError(f"the checksum of {damaged} does not match")
+
+
+def read_zip_entry(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes:
+    """Reads an entry of a zip file, of which no more is unpacked than the size that it declares.
+
+    ``ZipFile.read`` first inflates up to 2 GiB, or all of it, and then cuts off what is too long.
+    """
+    if info.compress_type not in _PIECE_BYTES:
+        raise ValueError(f"{quote(info.filename)} is compressed by neither deflate nor LZMA")
+    content = io.BytesIO()  # which shares its memory with what it returns
+    with archive.open(info) as file:
+        shutil.copyfileobj(file, content, _PIECE_BYTES[info.compress_type])
+    return content.getvalue()
 
 
 def _parsed(content: bytes, size: int) -> ArrayHeader:

@@ -10,6 +10,7 @@ import json
 import os
 import re
 import socket
+import stat
 import sys
 import uuid
 from collections.abc import Iterator
@@ -28,6 +29,7 @@ __all__ = [
     "atomic_write",
     "file_lock",
     "make_folder",
+    "open_regular",
     "remove_unfinished",
     "sync_file",
     "sync_folder",
@@ -39,6 +41,10 @@ _UNFINISHED = re.compile(r"(.*)\.[0-9a-f]{8}\.tmp")
 
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 """Errors of file systems that do not support locks."""
+
+_NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0)
+_NO_WAIT = getattr(os, "O_NONBLOCK", 0)
+"""Flags of ``os.open``: refuse a symbolic link, and do not wait for the writer of a pipe."""
 
 _HOLDER = b'{"host": '
 """First bytes of a lock file that names its holder."""
@@ -166,7 +172,7 @@ def file_lock(path: str | Path, what: str = "", *, wait: bool = False) -> Iterat
 
     Raises:
         LockedError: The lock is held; names the holder.
-        ValueError: The file is no lock file; it is not changed.
+        ValueError: The file is no lock file, or a symbolic link; it is not changed.
         OSError: The file cannot be created.
 
     Example:
@@ -180,7 +186,7 @@ def file_lock(path: str | Path, what: str = "", *, wait: bool = False) -> Iterat
     make_folder(path.parent)
     # Not filelock: version 3 empties the file before it asks for the lock, so that a process that
     # is refused erases who holds it, and takes a file system that locks nothing for a held lock.
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    descriptor = _open_lock(path)
     try:
         _lock(descriptor, path, what, wait)
         # After a kill the file may hold a part of our own text.
@@ -198,6 +204,24 @@ def file_lock(path: str | Path, what: str = "", *, wait: bool = False) -> Iterat
             _sign(descriptor, "")
     finally:
         os.close(descriptor)
+
+
+def _open_lock(path: Path) -> int:
+    """Opens a lock file to read and write; it may stand in the run folder of a stranger."""
+    flags = os.O_RDWR | os.O_CREAT | _NO_FOLLOW | _NO_WAIT
+    try:
+        descriptor = os.open(path, flags, 0o666)
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        raise ValueError(
+            f"expected a lock file, but {path} is a symbolic link, whose target would be "
+            "overwritten; remove the link."
+        ) from None
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        return descriptor
+    os.close(descriptor)
+    raise ValueError(f"expected a lock file, but {path} is a pipe or a device; remove it.")
 
 
 def _lock(descriptor: int, path: Path, what: str, wait: bool) -> None:
@@ -234,6 +258,25 @@ def _signed(path: Path) -> str:
         return f" (process {holder['process']} on {holder['host']}, since {holder['since']})"
     except (OSError, ValueError, LookupError, TypeError):
         return ""
+
+
+def open_regular(path: str | Path) -> BinaryIO:
+    """Opens a file to read, and refuses pipes and devices, which may block or have no end.
+
+    Raises:
+        OSError: The file cannot be opened, or is not a regular file.
+
+    Example:
+        >>> open_regular("/dev/zero")
+        Traceback (most recent call last):
+        ...
+        OSError: [Errno 22] Not a regular file: '/dev/zero'
+    """
+    file = open(path, "rb", opener=lambda name, flags: os.open(name, flags | _NO_WAIT))  # noqa: SIM115
+    if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        return file
+    file.close()
+    raise OSError(errno.EINVAL, "Not a regular file", str(path))
 
 
 def make_folder(path: str | Path) -> None:

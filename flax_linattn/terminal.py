@@ -50,17 +50,18 @@ class EscapedStream:
         keep_colors: As in ``escape_controls``.
 
     Attributes:
+        keep_colors: As in ``escape_controls``.
         rich_proxied_file: The stream itself. A console of rich writes to it, since its progress
             bars need control characters.
     """
 
     def __init__(self, stream: Any, *, keep_colors: bool = False) -> None:
         self.rich_proxied_file = stream
-        self._keep_colors = keep_colors
+        self.keep_colors = keep_colors
 
     def write(self, text: str) -> int:
         """Writes text with escaped control characters; returns the length of the given text."""
-        self.rich_proxied_file.write(escape_controls(text, keep_colors=self._keep_colors))
+        self.rich_proxied_file.write(escape_controls(text, keep_colors=self.keep_colors))
         return len(text)
 
     def __getattr__(self, name: str) -> Any:

@@ -143,6 +143,24 @@ def test_a_file_of_something_else_is_no_lock(tmp_path, content):
     assert path.read_bytes() == content
 
 
+def test_a_lock_file_of_a_stranger_is_no_link_and_no_pipe(tmp_path):
+    """A link could empty its target, and a pipe would wait for a writer."""
+    link, target, pipe = tmp_path / "link", tmp_path / "target", tmp_path / "pipe"
+    link.symlink_to(target)
+    os.mkfifo(pipe)
+    for path, what in {link: "a symbolic link", pipe: "a pipe or a device"}.items():
+        message = rf"expected a lock file, but .*{path.name} is {what}.* remove "
+        with pytest.raises(ValueError, match=message), storage.file_lock(path):
+            pass
+    assert not target.exists()
+
+
+def test_a_pipe_is_not_read(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(OSError, match=r"Not a regular file: '.*pipe'"):
+        storage.open_regular(tmp_path / "pipe")
+
+
 @pytest.mark.parametrize("left", ['{"host": "a", "process": 3}\n', '{"ho'])
 def test_what_a_kill_has_left_in_a_lock_file_is_replaced(tmp_path, left):
     path = tmp_path / "lock"

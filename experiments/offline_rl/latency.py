@@ -30,6 +30,7 @@ from flax_linattn import control, inference, models, tasks
 from flax_linattn.bench import Journal
 from flax_linattn.bench.plots import import_figure
 from flax_linattn.bench.report import markdown
+from flax_linattn.checks import format_bytes
 from flax_linattn.tasks.offline_rl import OfflineRLConfig, OfflineRLSpec
 from flax_linattn.tasks.offline_rl.agent import DecisionAgent, StreamMemory, make_agent
 
@@ -242,7 +243,7 @@ def table(rows: Rows, size: Size) -> str:
             cells = [
                 "too large"
                 if row["milliseconds"] is None
-                else f"{row['milliseconds']:.2f}, {_bytes(row['bytes'])}"
+                else f"{row['milliseconds']:.2f}, {format_bytes(row['bytes'])}"
                 for row in timed
             ]
             lines.append([f"at step {step:,}", str(num_rows), *cells])
@@ -288,13 +289,6 @@ def _seconds(row: dict[str, Any]) -> str:
 
 def _pace(row: dict[str, Any]) -> str:
     return f"{row['episodes_per_minute']:.1f}"
-
-
-def _bytes(number: int) -> str:
-    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if number >= size:
-            return f"{number / size:,.3g} {unit}"
-    return f"{number} bytes"
 
 
 def plot(rows: Rows) -> Any:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from flax_linattn.checks import quote
 from flax_linattn.inference.state_diff import diff_states, layout
 from flax_linattn.safe_npz import MAX_MEMBERS, SUFFIX, ArrayHeader, NpzError, NpzFile
-from flax_linattn.storage import atomic_write
+from flax_linattn.storage import atomic_write, open_regular
 
 FORMAT = 2
 MAX_METADATA_BYTES = 1 << 20
@@ -219,7 +219,7 @@ class _Archive:
 @contextmanager
 def _open_archive(path: str | Path) -> Iterator[_Archive]:
     try:
-        opened = open(path, "rb")  # noqa: SIM115  (closed below)
+        opened = open_regular(path)
     except FileNotFoundError:
         raise FileNotFoundError(f"the state file {path} does not exist.") from None
     except OSError as error:

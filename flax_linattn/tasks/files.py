@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flax_linattn.storage import write_text
+from flax_linattn.storage import open_regular, write_text
 
 MAX_JSON_BYTES = 2**26
 """Maximum size of a JSON file of a run folder; parsing takes about 10 times as much memory."""
@@ -57,7 +57,8 @@ def read_json(path: Path) -> dict[str, Any]:
             "file from a copy."
         )
     try:
-        values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        with open_regular(path) as file:
+            values: dict[str, Any] = json.loads(file.read().decode())
     except FileNotFoundError:
         raise FileNotFoundError(
             f"{path} is missing, so the run folder is incomplete; restore the file from a copy, or "

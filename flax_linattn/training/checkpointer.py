@@ -17,9 +17,9 @@ import re
 import shutil
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self, cast
@@ -35,11 +35,12 @@ from flax_linattn.checkpoint.arrays import (
     check_shapes,
     copy_to_host,
     read_json,
+    read_json_text,
     write_arrays,
     write_json,
 )
 from flax_linattn.storage import make_folder, sync_file, sync_folder
-from flax_linattn.training.history import History
+from flax_linattn.training.history import History, RunsProgress
 from flax_linattn.training.processes import LostProcessError, is_main, max_over_processes
 from flax_linattn.training.state import TrainState
 
@@ -64,10 +65,19 @@ class Checkpoint(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """The content of progress.json: the history, and the manifest of arrays and files."""
+    """The content of progress.json without its validations.
 
-    history: History
+    Attributes:
+        history: The best values of all runs.
+        manifest: The arrays and files.
+        best_path: The folder of a single model's best checkpoint; None before the first
+            validation. None for several runs: each of their checkpoints holds the best parameters
+            of each run.
+    """
+
+    history: RunsProgress
     manifest: Manifest
+    best_path: Path | None
 
 
 def checkpoints_folder(run_dir: str | Path) -> Path:
@@ -75,9 +85,9 @@ def checkpoints_folder(run_dir: str | Path) -> Path:
     return Path(run_dir).absolute() / "checkpoints"
 
 
-def checkpoint_path(run_dir: str | Path, step: int, validations: int) -> Path:
-    """The folder of a checkpoint after these numbers of steps and validations."""
-    return checkpoints_folder(run_dir) / f"step_{step:09d}_epoch_{validations:05d}"
+def checkpoint_name(step: int, validations: int) -> str:
+    """The name of a checkpoint after these numbers of steps and validations."""
+    return f"step_{step:09d}_epoch_{validations:05d}"
 
 
 def list_checkpoints(run_dir: str | Path) -> list[Checkpoint]:
@@ -89,38 +99,53 @@ def list_checkpoints(run_dir: str | Path) -> list[Checkpoint]:
     return sorted(checkpoints)
 
 
-def best_path(run_dir: str | Path, history: History) -> Path | None:
-    """The folder of a single model's best checkpoint; None before the first validation.
-
-    None for several runs: each of their checkpoints holds the best parameters of each run.
-    """
-    best_step = None if history.is_stacked else history.runs[0].best_step
-    if best_step is None:
-        return None
-    steps = [line["step"] for line in history.lines]
-    return checkpoint_path(run_dir, best_step, steps.index(best_step) + 1)
-
-
 def remove_unfinished(run_dir: str | Path) -> None:
     """Removes partial checkpoints and files that a kill left; no other process may be writing."""
-    for path in checkpoints_folder(run_dir).glob(f"*{PARTIAL}"):
-        shutil.rmtree(path)
+    for path in checkpoints_folder(run_dir).glob(f"step_*{PARTIAL}"):
+        if _NAME.fullmatch(path.name.removesuffix(PARTIAL)):
+            _remove(path)
     storage.remove_unfinished(run_dir)
+
+
+def _remove(path: Path) -> None:
+    """Removes a checkpoint; of a symbolic link, as in the folder of a stranger, only the link."""
+    if path.is_symlink():
+        path.unlink()
+    else:
+        shutil.rmtree(path)
 
 
 # Reading
 
 
 def read_progress(path: Path) -> Progress:
-    """Reads a checkpoint's progress.json, without checking its arrays."""
-    values = read_json(path / PROGRESS_FILE)
+    """Reads a checkpoint's progress.json without its validations, nor checking its arrays."""
+    with _holds_history(path):
+        text = read_json_text(path / PROGRESS_FILE)
+        history, validation, manifest = RunsProgress.from_text(text)
+    step = history.runs[0].best_step
+    if step is None or validation is None:
+        return Progress(history, cast(Manifest, manifest), None)
+    best_path = path.with_name(checkpoint_name(step, validation))
+    return Progress(history, cast(Manifest, manifest), best_path)
+
+
+def read_history(path: Path) -> History:
+    """Reads the whole history of a checkpoint's progress.json."""
+    with _holds_history(path):
+        return History.from_json(read_json(path / PROGRESS_FILE).get("record"))
+
+
+@contextmanager
+def _holds_history(path: Path) -> Iterator[None]:
     try:
-        history = History.from_json(values.pop("record", None))
-    except ValueError as error:
+        yield
+    except CorruptCheckpointError:
+        raise
+    except (ValueError, RecursionError) as error:
         raise CorruptCheckpointError(
             f"The checkpoint {path} is damaged: its {PROGRESS_FILE} holds no history of a run."
         ) from error
-    return Progress(history, cast(Manifest, values))
 
 
 def read_whole(path: Path) -> Progress:
@@ -216,7 +241,8 @@ def write_checkpoint(run_dir: str | Path, snapshot: Snapshot, keep_latest: int) 
     earlier checkpoints intact. The newest ``keep_latest`` stay, and the best checkpoint of each of
     these: if the newest one turns out to be damaged, the previous one still has its best.
     """
-    path = checkpoint_path(run_dir, snapshot.step, len(snapshot.history["history"]))
+    name = checkpoint_name(snapshot.step, len(snapshot.history["history"]))
+    path = checkpoints_folder(run_dir) / name
     if path.exists():
         return path  # No step was done since it was written.
     partial_path = path.with_name(path.name + PARTIAL)
@@ -250,10 +276,10 @@ def _remove_old(run_dir: str | Path, keep_latest: int) -> None:
     for checkpoint in checkpoints[-keep_latest:]:
         needed.add(checkpoint.path)
         with suppress(CorruptCheckpointError):  # resuming reports it
-            needed.add(best_path(run_dir, read_progress(checkpoint.path).history))
+            needed.add(read_progress(checkpoint.path).best_path)
     for checkpoint in checkpoints:
         if checkpoint.path not in needed:
-            shutil.rmtree(checkpoint.path)
+            _remove(checkpoint.path)
 
 
 class Checkpointer:

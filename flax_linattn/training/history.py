@@ -66,8 +66,77 @@ class Selection(NamedTuple):
     counted: np.ndarray
 
 
+@dataclasses.dataclass(kw_only=True)
+class RunsProgress:
+    """The best values of all runs: what is read of a history without its validations.
+
+    Args:
+        monitor_mode: ``Objective.mode``.
+        runs: The progress of each run; one entry for a single model.
+        is_stacked: Whether all arrays have an axis of runs; False for a single model.
+    """
+
+    monitor_mode: str
+    runs: list[RunProgress] = dataclasses.field(default_factory=lambda: [RunProgress()])
+    is_stacked: bool = False
+
+    @classmethod
+    def from_text(cls, text: bytes) -> tuple[Self, int | None, dict[str, Any]]:
+        """Reads the JSON text of a checkpoint's progress.json without parsing the validations.
+
+        10,000 validations would take a second to parse and check, at each command.
+
+        Returns:
+            The progress, the number of validations up to the best one of a single model (None
+            before the first validation), and the values of progress.json other than the history.
+
+        Raises:
+            ValueError: The text holds no history of a training.
+        """
+        begin, end = text.find(_BEGIN_LINES) + len(_BEGIN_LINES), text.rfind(_END_LINES)
+        if not len(_BEGIN_LINES) <= begin <= end:
+            raise ValueError("the text holds no list of validations")
+        values = json.loads(text[:begin] + text[end:])
+        best = ("best_value", "best_epoch", "best_step", "bad_epochs")
+        try:
+            record = values.pop("record")
+            runs = _runs_from_json(record["runs"], *(record[name] for name in best))
+            mode, is_stacked = record["monitor_mode"], bool(record["runs"])
+            made = cls(monitor_mode=mode, runs=runs, is_stacked=is_stacked)
+            check_types(made)
+            if is_stacked or record["best_step"] is None:
+                return made, None, values
+            line = text.find(_LINE % (record["best_epoch"], record["best_step"]), begin, end)
+        except (AttributeError, KeyError, TypeError) as error:
+            raise ValueError(f"the values are not the history of a training: {error}") from error
+        if line < 0:
+            raise ValueError("the best validation is not in the history")
+        return made, text.count(_LINE.partition(b"%")[0], begin, line) + 1, values
+
+
+_BEGIN_LINES, _END_LINES = b'"history": [', b'], "validate_every": '
+_LINE = b'{"epoch": %d, "step": %d, '
+"""Text around the validations in a progress.json, and at the start of each, as ``History.to_json``
+orders them. In a string, such as a name of a metric, the quotes would be escaped."""
+
+
+def _runs_from_json(
+    runs: Sequence[dict[str, Any]],
+    best_value: float | None,
+    best_epoch: int | None,
+    best_step: int | None,
+    bad_epochs: int,
+) -> list[RunProgress]:
+    """The progress of several runs, or of the single model with these best values."""
+    made = [RunProgress(**run) for run in runs]
+    made = made or [RunProgress({}, best_value, best_epoch, best_step, bad_epochs)]
+    for run in made:
+        check_types(run)
+    return made
+
+
 @dataclasses.dataclass
-class History:
+class History(RunsProgress):
     """The progress of a training run on the host; saved as JSON in each checkpoint.
 
     A period is the training from one validation to the next: an epoch, which is one pass over the
@@ -77,11 +146,8 @@ class History:
     Args:
         seed: As in ``FitConfig``.
         monitor: As in ``Objective``.
-        monitor_mode: ``Objective.mode``.
         steps_per_epoch: Number of training batches in an epoch.
         batch_size: Number of examples in a training batch.
-        runs: The progress of each run; one entry for a single model.
-        is_stacked: Whether all arrays have an axis of runs; False for a single model.
         seconds: Training time.
         examples: Number of training examples of all runs.
         tokens: Number of valid tokens in them, where batches have a "mask".
@@ -95,11 +161,8 @@ class History:
 
     seed: int
     monitor: str
-    monitor_mode: str
     steps_per_epoch: int
     batch_size: int
-    runs: list[RunProgress] = dataclasses.field(default_factory=lambda: [RunProgress()])
-    is_stacked: bool = False
     seconds: float = 0.0
     examples: float = 0
     tokens: float = 0
@@ -129,10 +192,10 @@ class History:
         return cls(
             config.seed,
             objective.monitor,
-            objective.mode,
             steps_per_epoch,
             batch_size,
-            runs,
+            monitor_mode=objective.mode,
+            runs=runs,
             is_stacked=hyperparameters is not None,
             validate_every=config.validate_every or 0,
         )
@@ -364,14 +427,12 @@ class History:
         runs: Sequence[dict[str, Any]] = (),
         **values: Any,
     ) -> Self:
-        single = RunProgress({}, best_value, best_epoch, best_step, bad_epochs)
-        progress = [RunProgress(**run) for run in runs] or [single]
+        progress = _runs_from_json(runs, best_value, best_epoch, best_step, bad_epochs)
         made = cls(**values, runs=progress, is_stacked=bool(runs), lines=history)
         steps = [line.get("step") for line in history]
         monitored = [line.get(f"validation_{made.monitor}") for line in history]
         best_steps = [run.best_step for run in progress if run.best_step is not None]
-        for part in (made, *progress):
-            check_types(part)
+        check_types(made)
         if not (
             all(fits(step, int) for step in steps)
             and all(fits(value, float | None if runs else float) for value in monitored)

@@ -16,6 +16,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from flax_linattn.checks import OptionError
+from flax_linattn.storage import write_text
 
 _OPTIONS = ("coordinator", "num_processes", "process_id")
 
@@ -136,7 +137,7 @@ def check_shared_folder(folder: Path) -> None:
     number = 0
     if is_main():
         number = os.getpid()
-        sign.write_text(str(number))
+        write_text(sign, str(number))  # in a stranger's folder it replaces a link
     number = max_over_processes(number)
     is_missing = not sign.is_file() or sign.read_text() != str(number)
     is_missing_anywhere = max_over_processes(int(is_missing))

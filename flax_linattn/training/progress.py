@@ -7,6 +7,7 @@ import json
 import math
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, redirect_stderr, redirect_stdout
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -14,6 +15,7 @@ from typing import Any, Literal, Protocol, Self, TypedDict
 
 import jax
 from rich.console import Console
+from rich.file_proxy import FileProxy
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -25,6 +27,7 @@ from rich.progress import (
 from flax_linattn.annotations import fits
 from flax_linattn.checks import quote
 from flax_linattn.storage import atomic_write, sync_file, write_text
+from flax_linattn.terminal import EscapedStream
 from flax_linattn.training.history import METRICS_FILE
 
 
@@ -41,7 +44,10 @@ class ProgressDisplay:
         self._prints_lines = bool(progress)
         self._epochs = epochs
         self._total_steps = total_steps
-        self._console = Console(stderr=True, soft_wrap=True, highlight=False, markup=False)
+        # The bar is drawn by control characters, which a command's own stderr escapes.
+        stderr = getattr(sys.stderr, "rich_proxied_file", sys.stderr)
+        plain: dict[str, Any] = {"highlight": False, "markup": False, "emoji": False}
+        self._console = Console(file=stderr, stderr=True, soft_wrap=True, **plain)
         self._bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -51,11 +57,24 @@ class ProgressDisplay:
             console=self._console,
             disable=progress is not True or not self._console.is_terminal,
             transient=True,
+            redirect_stdout=False,
+            redirect_stderr=False,
         )
         self._task = self._bar.add_task("", total=total_steps, completed=step, metrics="")
 
     def __enter__(self) -> Self:
-        self._bar.start()
+        with ExitStack() as ends:
+            ends.enter_context(self._bar)
+            if not self._bar.disable:
+                # Not rich's own redirection: it obeys the escape sequences of what is printed.
+                for redirect, stream in [
+                    (redirect_stdout, sys.stdout),
+                    (redirect_stderr, sys.stderr),
+                ]:
+                    if stream and stream.isatty():
+                        above = ends.enter_context(redirect(self._above_bar(stream)))
+                        ends.callback(above.flush)
+            self._ends = ends.pop_all()
         return self
 
     def __exit__(
@@ -64,7 +83,12 @@ class ProgressDisplay:
         value: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._bar.stop()
+        self._ends.close()
+
+    def _above_bar(self, stream: Any) -> EscapedStream:
+        """A stream that prints above the bar, without control characters other than colors."""
+        keep_colors = getattr(stream, "keep_colors", True)
+        return EscapedStream(FileProxy(self._console, stream), keep_colors=keep_colors)
 
     def step(self, step: int, epoch: int) -> None:
         """Updates the number of steps done."""
@@ -99,16 +123,18 @@ class ProgressDisplay:
         if "runs" in line:
             best = line["runs"]["best_step"]
             parts.append(f"{best.count(line['step'])} of {len(best)} runs at their best")
-            self._console.print("  ".join(parts))
+            print("  ".join(parts), file=sys.stderr)
             return
         at = "best_step" if "best_step" in line else "best_epoch"
         is_best = line[at] == line[at.removeprefix("best_")]
         if is_best:
             parts.append("best")
-        self._console.print("  ".join(parts))
+        print("  ".join(parts), file=sys.stderr)
         if is_best and line["step"] == self._total_steps:
             last, unit = ("validation", "steps") if self._epochs is None else ("epoch", "epochs")
-            self._console.print(f"note: the last {last} was the best; more {unit} may improve it")
+            print(
+                f"note: the last {last} was the best; more {unit} may improve it", file=sys.stderr
+            )
 
 
 WARM_UP_STEPS = 10
@@ -159,8 +185,10 @@ class JsonLines:
             sync_file(self._path)
 
     def _earlier_lines(self, step: int) -> Iterator[str]:
-        for line in self._path.read_text().splitlines() if self._path.exists() else ():
-            with contextlib.suppress(ValueError, KeyError, TypeError):  # a kill cut it off
+        text = self._path.read_bytes() if self._path.is_file() else b""
+        for line in text.decode(errors="replace").splitlines():
+            # A kill may have cut off a line, or a stranger written it.
+            with contextlib.suppress(ValueError, KeyError, TypeError, RecursionError):
                 if json.loads(line)["step"] < step:
                     yield line
 

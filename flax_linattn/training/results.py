@@ -21,12 +21,11 @@ from flax_linattn.checkpoint.arrays import (
 from flax_linattn.checks import OptionError, check_integers
 from flax_linattn.training.checkpointer import (
     Progress,
-    best_path,
     read_newest,
     read_newest_progress,
     read_whole,
 )
-from flax_linattn.training.history import History
+from flax_linattn.training.history import RunsProgress
 from flax_linattn.training.state import split_model
 
 MAX_DIFFERENCES = 8
@@ -54,7 +53,7 @@ class RunResult:
     stopped_early: bool
 
 
-def run_results(history: History, patience: int | None = None) -> tuple[RunResult, ...]:
+def run_results(history: RunsProgress, patience: int | None = None) -> tuple[RunResult, ...]:
     """The results of all runs.
 
     Pass ``patience`` for a single model: its checkpoints do not store whether it ran out of it.
@@ -71,7 +70,7 @@ def run_results(history: History, patience: int | None = None) -> tuple[RunResul
     )
 
 
-def best_index(history: History) -> int | None:
+def best_index(history: RunsProgress) -> int | None:
     """The index of the run with the best monitored value; None before the first validation."""
     sign = 1 if history.monitor_mode == "max" else -1
     values = [run.best_value for run in history.runs]
@@ -99,9 +98,9 @@ def load_checkpoint(model: nnx.Module, path: str | Path) -> None:
             "a run."
         )
     _, *variables = split_model(model)
-    history, manifest = read_whole(path)
-    _check_single(path, history)
-    nnx.update(model, *read_arrays(path, "model", manifest, *variables))
+    progress = read_whole(path)
+    _check_single(path, progress.history)
+    nnx.update(model, *read_arrays(path, "model", progress.manifest, *variables))
 
 
 def load_best(model: nnx.Module, run_dir: str | Path) -> Path:
@@ -199,13 +198,12 @@ def _best_checkpoint(run_dir: Path) -> Path:
         raise FileNotFoundError(f"There is no run folder {run_dir}. Check the path.")
     path, progress = read_newest_progress(run_dir)
     _check_single(path, progress.history)
-    best = best_path(run_dir, progress.history)
-    if best is None:
+    if progress.best_path is None:
         raise ValueError(
             f"No epoch of the run in {run_dir} has finished, so there is no best one yet. "
             f"Resume the run, or read {path} with load_checkpoint."
         )
-    return best
+    return progress.best_path
 
 
 def read_runs(run_dir: str | Path) -> tuple[RunResult, ...]:
@@ -283,9 +281,9 @@ def load_runs(model: nnx.Module, run_dir: str | Path) -> dict[int, nnx.Module]:
     }
 
 
-def read_best(model: nnx.Module, run_dir: str | Path) -> tuple[Path, History, list[Any]]:
+def read_best(model: nnx.Module, run_dir: str | Path) -> tuple[Path, RunsProgress, list[Any]]:
     """Reads the newest checkpoint of several runs: path, history, best variables of each run."""
-    path, (history, manifest) = _newest_with_runs(run_dir)
+    path, (history, manifest, _) = _newest_with_runs(run_dir)
     _, *variables = split_model(model)
     num_runs = len(history.runs)
     stacked = jax.tree.map(lambda x: jnp.broadcast_to(x, (num_runs, *x.shape)), variables)
@@ -301,7 +299,7 @@ def _newest_with_runs(run_dir: str | Path) -> tuple[Path, Progress]:
     return path, progress
 
 
-def _check_single(path: Path, history: History) -> None:
+def _check_single(path: Path, history: RunsProgress) -> None:
     """Raises if a checkpoint holds several runs where one of a single model is needed."""
     if history.is_stacked:
         raise ValueError(

@@ -14,13 +14,12 @@ from flax_linattn.training.checkpointer import (
     PROGRESS_FILE,
     Checkpoint,
     Progress,
-    best_path,
-    checkpoint_path,
+    checkpoint_name,
     checkpoints_folder,
     is_whole,
     list_checkpoints,
     none_readable,
-    read_progress,
+    read_history,
     read_whole,
 )
 from flax_linattn.training.history import History
@@ -61,7 +60,7 @@ def restore(run_dir: str | Path, state: TrainState, new: History) -> tuple[Train
     on_main(partial(_set_aside_damaged, run_dir))
     for newest in list_checkpoints(run_dir)[-1:]:  # before arrays of other shapes are read
         with suppress(CorruptCheckpointError):  # none is intact, which is reported below
-            read_progress(newest.path).history.check_same_runs(new)
+            read_history(newest.path).check_same_runs(new)
     state, history = _restore_latest(run_dir, state)
     history.check_same_training(new)
     return state, history
@@ -82,14 +81,13 @@ def _set_aside_damaged(run_dir: str | Path) -> None:
             continue
         for path, reason in damaged:
             _set_aside(path, f"{reason} Falling back to {checkpoint.path.name}.")
-        _check_best(run_dir, checkpoint, progress)
+        _check_best(checkpoint, progress)
         return
 
 
-def _check_best(run_dir: str | Path, checkpoint: Checkpoint, progress: Progress) -> None:
+def _check_best(checkpoint: Checkpoint, progress: Progress) -> None:
     """Selects another best checkpoint if the present one is damaged or missing."""
-    history = progress.history
-    best = best_path(run_dir, history)
+    best = progress.best_path
     if best is None or best == checkpoint.path:
         return
     try:
@@ -97,9 +95,11 @@ def _check_best(run_dir: str | Path, checkpoint: Checkpoint, progress: Progress)
         return
     except CorruptCheckpointError as error:
         reason = error
-    steps = enumerate((line["step"] for line in history.lines), start=1)
+    history = read_history(checkpoint.path)
+    names = [checkpoint_name(line["step"], i) for i, line in enumerate(history.lines, start=1)]
+    pairs = zip(history.lines, names, strict=True)
     history.reselect_best(
-        [step for i, step in steps if is_whole(checkpoint_path(run_dir, step, i))]
+        [line["step"] for line, name in pairs if is_whole(checkpoint.path.with_name(name))]
     )
     values = {"record": history.to_json(), **progress.manifest}
     write_json(checkpoint.path / PROGRESS_FILE, values)
@@ -125,7 +125,7 @@ def _restore_latest(run_dir: str | Path, state: TrainState) -> tuple[TrainState,
 
 
 def _read_state(path: Path, like: TrainState) -> tuple[TrainState, History]:
-    history, manifest = read_whole(path)
+    manifest, history = read_whole(path).manifest, read_history(path)
     items = like.items()
     model = read_arrays(path, "model", manifest, *items["model"])
     other = "optimizer or the metrics of the loss function are not those"

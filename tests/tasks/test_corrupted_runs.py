@@ -1,6 +1,8 @@
 """Corrupted run folders: options and data specs that no run can have are refused by name."""
 
 import json
+import os
+import shutil
 import tarfile
 import time
 from pathlib import Path
@@ -121,6 +123,17 @@ def test_text_that_is_no_json(stored, harmed, name, content):
     with pytest.raises(ValueError, match="not valid JSON") as caught:
         tasks.load_run(stored / "classify")
     assert str(path) in str(caught.value)
+
+
+def test_a_pipe_is_not_waited_for(stored, tmp_path):
+    names = ["data_spec.json", "progress.json"]
+    for name in names:
+        run = shutil.copytree(stored / "classify", tmp_path / name)
+        for path in list(run.rglob(name)):
+            path.unlink()
+            os.mkfifo(path)
+        with pytest.raises(ValueError, match=name):
+            tasks.load_run(run)
 
 
 def test_a_problem_with_a_class_less_is_named_on_resume(stored, harmed):

@@ -11,7 +11,7 @@ import orbax.checkpoint as ocp
 import pytest
 from flax import nnx
 
-from flax_linattn.checkpoint.arrays import read_json
+from flax_linattn.checkpoint.arrays import read_json, write_json
 from flax_linattn.training import (
     CorruptCheckpointError,
     checkpointer,
@@ -124,6 +124,26 @@ def test_every_damaged_byte_is_noticed(finished, tmp_path):
         with pytest.raises(ValueError, match=re.escape(str(path))):
             load_checkpoint(model, path)
         assert bits(model) == bits(Net(seed=1))
+
+
+@pytest.mark.parametrize("best", [1, 2, 3])
+def test_a_command_parses_no_validation(finished, tmp_path, monkeypatch, best):
+    """The best one is found in the text, also after the history was edited; a wrong one is not."""
+    path = shutil.copytree(list_checkpoints(finished[0])[-1].path, tmp_path / "newest")
+    file = path / "progress.json"
+    values = read_json(file)
+    values["record"] |= {"best_step": 5 * best, "best_epoch": best}
+    write_json(file, values)
+    with monkeypatch.context() as patched:
+        patched.setattr(checkpointer.History, "from_json", None)
+        progress = checkpointer.read_progress(path)
+    assert progress.best_path == path.with_name(f"step_{5 * best:09d}_epoch_{best:05d}")
+    assert progress.history.runs == checkpointer.read_history(path).runs
+    values["record"] |= {"best_step": 7}
+    write_json(file, values)
+    for read in (checkpointer.read_progress, checkpointer.read_history):
+        with pytest.raises(CorruptCheckpointError, match="holds no history"):
+            read(path)
 
 
 def test_reads_parameters_of_another_width(finished, capfd):

@@ -1,11 +1,13 @@
 """What a run shows: its progress and its learning curve."""
 
+import io
 import json
 import sys
 
 import pytest
 from rich.console import Console
 
+from flax_linattn.terminal import escaped_output
 from flax_linattn.training import learning_curve
 from flax_linattn.training.progress import ProgressDisplay
 
@@ -60,6 +62,26 @@ def test_a_bar_on_a_terminal(monkeypatch, capfd):
     for part in ("epoch 2/3", "6/15", "loss 0.25  accuracy 0.5  10 examples/s", "best"):
         assert part in err
     assert "other" not in err
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_what_is_printed_above_a_bar_is_escaped(monkeypatch):
+    """Control characters, markup and emoji of rich; the bar itself is drawn."""
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setenv("TERM", "xterm")
+    with escaped_output(), ProgressDisplay(True, 3, 15, 5) as display:
+        print("a\x1b]0;owned\x07 \x9b2J \x1b[31m [red]b[/] :smile:", file=sys.stderr)
+        print("c\x1b[2Jd", end="", file=sys.stderr)
+        display.validation({**LINE, "monitor": "x\x1b[2J", "validation_x\x1b[2J": 0.5})
+    text = terminal.getvalue()
+    assert r"a\x1b]0;owned\x07 \x9b2J \x1b[31m [red]b[/] :smile:" in text
+    assert r"c\x1b[2Jdepoch 2/3  step 10" in text and r"validation loss 0.6 x\x1b[2J 0.5" in text
+    assert "\x1b[2K" in text and r"\x1b[2K" not in text
 
 
 @pytest.mark.parametrize("count", [1, 6])

@@ -102,6 +102,20 @@ def test_a_second_one_leaves_what_the_first_is_writing(tmp_path):
     assert not left.exists()
 
 
+def test_only_checkpoints_are_removed(tmp_path):
+    """In the folder of a stranger, ``checkpoints`` and what is in it may be links."""
+    train(tmp_path, epochs=1)
+    folder, elsewhere = tmp_path / "checkpoints", tmp_path / "elsewhere"
+    (elsewhere / "inside").mkdir(parents=True)
+    (folder / "download.partial").mkdir()
+    for name in ("step_000000001_epoch_00000", "step_000000010_epoch_00002.partial"):
+        (folder / name).symlink_to(elsewhere)
+    train(tmp_path, epochs=3, resume=True)
+    assert (elsewhere / "inside").is_dir()
+    left = {*folder.iterdir()} - {checkpoint.path for checkpoint in list_checkpoints(tmp_path)}
+    assert left == {folder / "download.partial"}
+
+
 def test_a_session_may_hold_its_folder_around_a_training(tmp_path):
     session = Session(tmp_path, progress=False, parallel=problem.Parallel("none"))
     splits = problem.Splits(make_batches(), make_batches(count=10, seed=None))

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from flax_linattn.checks import OptionError, itemize
 from flax_linattn.data.episodes.episodes import Episodes, environment_name
-from flax_linattn.data.episodes.hdf5_file import Hdf5File, import_h5py
+from flax_linattn.data.episodes.hdf5_file import EXPANSION, Hdf5File, import_h5py
 from flax_linattn.data.episodes.statistics import about_cut_short, about_left_out
 from flax_linattn.data.errors import DataFormatError, printed
 from flax_linattn.data.files.arrays import read_arrays
@@ -62,7 +62,7 @@ def read_d4rl(path: str | Path, *, keep_unfinished: bool = False) -> Episodes:
     with open(path, "rb") as binary:
         is_npz = binary.read(2) == b"PK"
     if is_npz:
-        arrays = read_arrays(path, (*KEYS, "env_id"))
+        arrays = read_arrays(path, (*KEYS, "env_id"), EXPANSION)
         env_id = _text(arrays.pop("env_id", None))
         _check_keys(path, list(arrays))
         if "timeouts" in arrays:

@@ -21,7 +21,9 @@ SIGNATURE = b"\x89HDF\r\n\x1a\n"
 
 _MAX_TEXT_BYTES = 4096
 """Bytes of an attribute that is read."""
-MAX_CHUNK_BYTES = 2**29
+EXPANSION = 2
+"""Bytes of memory for each byte of the arrays, which become float32."""
+MAX_CHUNK_BYTES = 2**27
 """Bytes of a chunk: HDF5 holds two copies of it beside the array while it is read."""
 
 _GZIP, _SHUFFLE, _CHECKSUM = 1, 2, 3  # as HDF5 numbers its filters
@@ -86,7 +88,7 @@ class Hdf5File:
             self._bytes += array_bytes(data.shape or (), data.dtype)
             advice = "save it without compression if you trust its source"
             stored = self.path.stat().st_size
-            check_unpacked_bytes(self.place(key), self._bytes, stored, advice)
+            check_unpacked_bytes(self.place(key), self._bytes, stored, advice, EXPANSION)
             check_dataset(self.place(key), data)
             return np.asarray(data[()])
 

@@ -16,6 +16,9 @@ from flax_linattn.data.files.arrays import read_arrays
 KEYS = ("times", "marks", "masks", "lengths", "t_max")
 """Of the arrays that are read."""
 
+_EXPANSION = 8
+"""Bytes of memory for each byte of the arrays: owners, orders and bounds of all events."""
+
 _FALLING = 0.25
 """Fraction of sequences whose times fall, from which on they are gaps; of two random gaps half
 do."""
@@ -74,7 +77,7 @@ class _EventArrays:
     """
 
     def __init__(self, path: Path) -> None:
-        self.path, self.arrays = path, read_arrays(path, KEYS)
+        self.path, self.arrays = path, read_arrays(path, KEYS, _EXPANSION)
 
     def place(self, key: str, flat: int | np.integer) -> str:
         """Where a value is, for a message."""

@@ -18,6 +18,7 @@ from flax_linattn.data.errors import REPAIR_ADVICE
 from flax_linattn.data.events.clock import MAX_TIME, SkippedTimeError, parse_date
 from flax_linattn.data.events.rows import MAX_EVENT_TYPE, EventFileError, EventRows
 from flax_linattn.data.files.text_files import LineReader
+from flax_linattn.data.files.unpacking import check_unpacked_bytes
 from flax_linattn.data.tables.cells import BadCellError, is_number, parse_numbers
 from flax_linattn.data.tables.tables import Table, read_table
 
@@ -32,6 +33,9 @@ MAX_DIM_PROCESS = 2**20
 
 _CLOSE = {"rtol": 1e-2, "atol": 1e-5}
 """How well EasyTPP's times agree with the gaps between them, the latter relative to the last."""
+
+_JSON_OBJECT_BYTES, _JSON_VALUE_BYTES = 64, 32
+"""Bytes of memory of an empty list or dict, and of a number in one."""
 
 _BLANKS = re.compile(r"[ \t\n\r]*")
 
@@ -199,6 +203,7 @@ def read_jodie(
             for column, cell in zip(cells, row, strict=False):
                 column.append(sys.intern(cell))  # ids and labels repeat in millions of rows
             line.append(reader.line)
+            reader.check_count(len(line))
         if not line:
             raise reader.error(
                 "rows of events after the header", "none", "check that this is the right file"
@@ -286,6 +291,7 @@ def _read_event_types(path: Path, other: Path, sizes: list[int]) -> NDArray[np.i
 
 def _sequences(reader: LineReader) -> Iterator[list[str]]:
     for text in reader:
+        reader.check_count(reader.line)
         cells = text.split()
         if not cells:
             raise reader.error(
@@ -404,6 +410,9 @@ def _json_values(reader: LineReader) -> Iterator[Any]:
     While a value is looked at, the line of the reader is that at which the value begins.
     """
     text = "\n".join(reader)
+    objects, values = text.count("{") + text.count("["), text.count(",")
+    num_bytes = _JSON_OBJECT_BYTES * objects + _JSON_VALUE_BYTES * values
+    check_unpacked_bytes(reader.path, num_bytes, reader.path.stat().st_size)
     reader.line = 1
     at = 0
 

@@ -14,11 +14,12 @@ from flax_linattn.data.files.unpacking import array_bytes, check_unpacked_bytes
 from flax_linattn.safe_npz import NpzFile
 
 
-def read_arrays(path: str | Path, names: Sequence[str]) -> dict[str, NDArray]:
+def read_arrays(path: str | Path, names: Sequence[str], expansion: int) -> dict[str, NDArray]:
     """Reads the named arrays that the file has; see ``safe_npz.NpzFile``.
 
     Those that the file has of ``names``, without pickles. Arrays that take far more memory than
-    the file's size suggests are refused before they are unpacked.
+    the file's size suggests are refused before they are unpacked; ``expansion`` is the memory for
+    their checks and conversions, as a multiple of theirs.
     """
     path = Path(path)
     check_is_file(path)
@@ -33,7 +34,8 @@ def read_arrays(path: str | Path, names: Sequence[str]) -> dict[str, NDArray]:
             )
         advice = "save it with numpy.savez, without compression, if you trust its source"
         stored, unpacked = path.stat().st_size, 0
-        check_unpacked_bytes(path, sum(npz.sizes[name] for name in chosen), stored, advice)
+        declared = sum(npz.sizes[name] for name in chosen)
+        check_unpacked_bytes(path, declared, stored, advice, expansion)
         for name in chosen:
             header = npz.header(name)
             if header.dtype.hasobject:
@@ -43,5 +45,5 @@ def read_arrays(path: str | Path, names: Sequence[str]) -> dict[str, NDArray]:
                     "different lengths and add masks, or concatenate them and add lengths"
                 )
             unpacked += array_bytes(header.shape, header.dtype)
-            check_unpacked_bytes(f"{path}:{name}", unpacked, stored, advice)
+            check_unpacked_bytes(f"{path}:{name}", unpacked, stored, advice, expansion)
         return {name: npz.read(name) for name in chosen}

@@ -17,12 +17,19 @@ from flax_linattn.checks import quote
 from flax_linattn.data.errors import DataFormatError, report_damage
 from flax_linattn.data.files.text_files import open_uncompressed
 from flax_linattn.data.files.unpacking import check_unpacked_bytes
+from flax_linattn.safe_npz import read_zip_entry
 
 MAX_FILE_BYTES = 2**30
 """Bytes of one file of a tree; the largest of the official sets take 35 million."""
 
 MAX_DEPTH = 12
 """Maximum depth of nested folders; deeper ones are a link that leads back to itself."""
+
+MAX_HEADER_BYTES = 2**20
+"""Bytes of the headers of one file in a tar; names and extended attributes take a few thousand."""
+
+_ENTRY_BYTES = 512
+"""Bytes of memory for a file of an archive, beside its name."""
 
 ARCHIVES = (".tar", ".tar.gz", ".tgz", ".tar.xz", ".tar.bz2", ".zip")
 """Suffixes of archives, for messages: what is read is known by its first bytes."""
@@ -53,9 +60,10 @@ class FileTree:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self.links = 0
-        if not self.path.exists():
+        if not self.path.is_file() and not self.path.is_dir():
+            got = "a pipe or a device" if self.path.exists() else "nothing"
             raise FileNotFoundError(
-                f"expected a folder or an archive at {self.path}, found nothing there; check the "
+                f"expected a folder or an archive at {self.path}, found {got} there; check the "
                 f"path, or download the files first (working folder: {Path.cwd()})"
             )
         expected = "a folder, or a whole .tar, .tar.gz, .tar.xz or .zip"
@@ -67,11 +75,15 @@ class FileTree:
                 self.sizes = dict(_below(self.path))
                 return
             self._is_zip = self._start().startswith(b"PK")
+            stored, listed = self.path.stat().st_size, 0
             for name, entry in self._listed_zip() if self._is_zip else self._listed_tar():
+                parts = name.split("/")
                 if entry is None:
                     self.links += 1
-                elif not _is_hidden(name.split("/")):
+                elif len(parts) <= MAX_DEPTH + 1 and not _is_hidden(parts):
                     self._entries[name] = entry  # the last of a name stands, as when unpacked
+                    listed += _ENTRY_BYTES + 2 * len(name)
+                    check_unpacked_bytes(self.path, listed, stored)
         self.sizes = {name: entry.size for name, entry in self._entries.items()}
 
     @property
@@ -142,21 +154,29 @@ class FileTree:
         with zipfile.ZipFile(self.path) as archive:
             infos = archive.infolist()
             for name in names:
-                yield name, archive.read(infos[self._entries[name].place])
+                yield name, read_zip_entry(archive, infos[self._entries[name].place])
 
     def _listed_tar(self) -> Iterator[tuple[str, _Entry | None]]:
         """Reads the archive to its end, so that its checksums are compared."""
-        with self._opened_tar() as content, tarfile.open(fileobj=content, mode="r:") as archive:
+        end = 0
+        with (
+            self._opened_tar() as content,
+            tarfile.open(fileobj=cast("Any", headers := _Headers(content)), mode="r:") as archive,
+        ):
             while (info := archive.next()) is not None:
+                if archive.offset <= end:  # a size below zero; tarfile would read on forever
+                    raise ValueError("its headers overlap")
+                end, headers.num_bytes = archive.offset, 0
                 cast("Any", archive).members = []  # which tarfile keeps; there may be a million
                 name = info.name.removeprefix("./")
                 if info.issym() or info.islnk():
                     yield name, None
                 elif info.isreg() and not info.issparse():
                     yield name, _Entry(info.offset_data, info.size)
-            # An empty block ends a whole archive. To tarfile one that is cut short there is whole.
-            if content.tell() != archive.offset + tarfile.BLOCKSIZE:
-                raise EOFError("its end is missing")
+            # An empty block ends a whole archive; to tarfile a damaged header does so, too.
+            content.seek(archive.offset)
+            if content.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
+                raise EOFError("its end is missing, or a header is damaged")
             while content.read(2**20):
                 pass
 
@@ -182,6 +202,25 @@ class FileTree:
             io.BufferedReader(cast("Any", opened), 2**18) as content,
         ):
             yield content
+
+
+class _Headers:
+    """What tarfile reads of a tar, whose headers may say any length.
+
+    Attributes:
+        num_bytes: Bytes that were read since it was last set to 0.
+    """
+
+    def __init__(self, file: io.BufferedReader[Any]) -> None:
+        self.seek, self.tell = file.seek, file.tell
+        self._read, self.num_bytes = file.read, 0
+
+    def read(self, size: int) -> bytes:
+        """Reads a part of a header."""
+        self.num_bytes += size
+        if size < 0 or self.num_bytes > MAX_HEADER_BYTES:
+            raise ValueError(f"the header of a file takes more than {MAX_HEADER_BYTES:,} bytes")
+        return self._read(size)
 
 
 def _is_hidden(parts: Iterable[str]) -> bool:

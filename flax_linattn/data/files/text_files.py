@@ -29,6 +29,9 @@ MAX_LINE_LENGTH = 2**26
 _EXAMPLE_BYTES = 1024
 """Bytes that an example or a series takes beside its values."""
 
+_ITEM_BYTES = 256
+"""Bytes that a label, a channel, a cell or a short array takes while a file is read."""
+
 _ESCAPED = re.compile("[\udc80-\udcff]")
 """A byte that is not of the encoding."""
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
@@ -91,6 +94,7 @@ class LineReader:
         self.terminated = True
         self._suffix = ""
         check_is_file(self.path)
+        self._stored = self.path.stat().st_size
         self._file = self._open(text_encoding(self.path) if encoding == "auto" else encoding)
 
     def _open(self, encoding: str) -> TextIO:
@@ -148,14 +152,17 @@ class LineReader:
         self.terminated = text.endswith("\n")
         return text.removesuffix("\n")
 
+    def check_count(self, num_items: int) -> None:
+        """Refuses very many items of a small file, each of which becomes an object."""
+        check_unpacked_bytes(self.path, num_items * _ITEM_BYTES, self._stored)
+
     def content(self, comment: str) -> Iterator[str]:
         """The lines without blanks around them, but for blank lines and comments.
 
         Each may be an example or a series, however short.
         """
-        stored = self.path.stat().st_size
         for line in self:
-            check_unpacked_bytes(self.path, self.line * _EXAMPLE_BYTES, stored)
+            check_unpacked_bytes(self.path, self.line * _EXAMPLE_BYTES, self._stored)
             text = line.strip()
             if text and not text.startswith(comment):
                 yield text

@@ -10,6 +10,7 @@ from typing import IO, Any
 
 import numpy as np
 
+from flax_linattn.checks import format_bytes
 from flax_linattn.data.errors import DataFormatError
 
 MAX_UNPACKED_BYTES = 2**30
@@ -67,10 +68,10 @@ def check_unpacked_bytes(
     """
     limit = max_unpacked_bytes(stored, expansion)
     if unpacked > limit:
-        got = "more" if math.isinf(unpacked) else _format_bytes(unpacked)
+        got = "more" if math.isinf(unpacked) else format_bytes(unpacked)
         raise UnpackedSizeError(
-            f"{place}: expected at most {_format_bytes(limit)} unpacked from "
-            f"{_format_bytes(stored)}, got {got}; {advice}"
+            f"{place}: expected at most {format_bytes(limit)} unpacked from "
+            f"{format_bytes(stored)}, got {got}; {advice}"
         )
 
 
@@ -100,27 +101,19 @@ class _LimitedStream(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         data = self._file.read(len(buffer))
-        if self._file.tell() > self._limit:
-            check_unpacked_bytes(self._path, math.inf, self._stored, expansion=self._expansion)
+        self._check(self._file.tell())
         buffer[: len(data)] = data
         return len(data)
 
     def seek(self, offset: int, whence: int = 0) -> int:
+        if whence == io.SEEK_SET:  # all before it would be unpacked
+            self._check(offset)
         return self._file.seek(offset, whence)
+
+    def _check(self, place: int) -> None:
+        if place > self._limit:
+            check_unpacked_bytes(self._path, math.inf, self._stored, expansion=self._expansion)
 
     def close(self) -> None:
         self._file.close()
         super().close()
-
-
-def _format_bytes(count: float) -> str:
-    """A number of bytes in GB, MB or kB.
-
-    Example:
-        >>> _format_bytes(2**30), _format_bytes(1500), _format_bytes(64)
-        ('1.07 GB', '1.50 kB', '64 bytes')
-    """
-    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if count >= size:
-            return f"{count / size:.2f} {unit}"
-    return f"{count:.0f} bytes"

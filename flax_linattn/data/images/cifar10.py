@@ -28,8 +28,11 @@ _PIXELS = 3 * SIDE * SIDE
 _RECORD = 1 + _PIXELS
 _OFFICIAL = {"train": 50_000, "test": 10_000}
 MAX_PICKLE_SIZE = 2**26
-"""Bytes of a pickle, about twice those of an official one: each may become a small object, and
-they are the most that its texts give when they are encoded, be it one text very often."""
+"""Bytes of a pickle, about twice those of an official one, and the most that its texts give when
+they are encoded, be it one text very often."""
+
+MAX_PICKLE_STEPS = 2**20
+"""Operations of a pickle, each of which may make a small object; official ones have 60,000."""
 
 
 def has_cifar10(tree: FileTree) -> bool:
@@ -196,6 +199,18 @@ _PythonUnpickler: Any = vars(pickle)["_Unpickler"]
 """Python's unpickler in Python: the memo of that in C is an array as long as a file asks for."""
 
 
+class _Steps(dict[int, Any]):
+    """Operations of an unpickler, up to a maximum number of them."""
+
+    left = MAX_PICKLE_STEPS
+
+    def __getitem__(self, operation: int) -> Any:
+        self.left -= 1
+        if self.left < 0:
+            raise ValueError(f"more than {MAX_PICKLE_STEPS:,} operations")
+        return super().__getitem__(operation)
+
+
 class _Unpickler(_PythonUnpickler):
     """An unpickler of plain values and arrays of bytes, which imports and calls nothing else."""
 
@@ -211,6 +226,10 @@ class _Unpickler(_PythonUnpickler):
     for code in (pickle.EMPTY_SET, pickle.FROZENSET, pickle.ADDITEMS):
         del dispatch[code[0]]  # sets, which take the most memory for a byte of a file
     encoded = 0
+
+    def __init__(self, content: bytes) -> None:
+        super().__init__(io.BytesIO(content), encoding="latin1")
+        self.dispatch: Any = _Steps(type(self).dispatch)
 
     def encode(self, text: str) -> bytes:
         """The bytes of a text that Python 2 wrote."""
@@ -251,7 +270,7 @@ def read_pickle(place: str, content: bytes) -> dict[str, Any]:
     with report_damage(place, expected, "fetch it again from its official source"):
         if len(content) > MAX_PICKLE_SIZE:
             raise ValueError(f"{len(content):,} bytes, more than {MAX_PICKLE_SIZE:,}")
-        batch = _Unpickler(io.BytesIO(content), encoding="latin1").load()
+        batch = _Unpickler(content).load()
         if not isinstance(batch, dict):
             raise ValueError(f"a {type(batch).__name__} instead of a dict")
         return {

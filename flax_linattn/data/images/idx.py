@@ -6,6 +6,7 @@ import gzip
 import io
 import math
 import struct
+import sys
 import zlib
 
 import numpy as np
@@ -85,7 +86,8 @@ def _read(tree: FileTree, part: str, what: str, axes: int) -> tuple[str, NDArray
             size = math.prod(shape)
             if is_packed:
                 check_unpacked_bytes(place, size, tree.stored_bytes(name))
-            values = file.read(size + 1)  # one more, to find the end and compare the checksum
+            # One more, to find the end and compare the checksum.
+            values = file.read(min(size + 1, sys.maxsize))
     except (EOFError, zlib.error, gzip.BadGzipFile, MemoryError) as error:
         raise DataFormatError(
             f"{place}: expected a whole .gz stream, got a damaged or truncated one ({error}); "

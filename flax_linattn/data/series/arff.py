@@ -131,6 +131,7 @@ def _read_attribute(reader: LineReader, header: _Header, text: str, inside: bool
         header.relational = name
         return True
     elif nominal and header.length and not inside:
+        reader.check_count(len(kind) // 2)
         labels = [_unquote(label) for label in _cells(kind[1:-1])]
         if "" in labels or len(set(labels)) != len(labels):
             raise reader.error(

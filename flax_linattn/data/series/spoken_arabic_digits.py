@@ -48,6 +48,7 @@ def load_spoken_arabic_digits(path: str | Path) -> TimeSeriesDataset:
                 blocks.append([])
                 begins = False
             blocks[-1].append(_frame(reader, text))
+            reader.check_count(reader.line)
         sizes = len(blocks), sum(map(len, blocks))
         if sizes not in FRAMES.items() or not reader.terminated:
             (train, train_frames), (test, test_frames) = FRAMES.items()

@@ -171,6 +171,7 @@ def _no_timestamps(reader: LineReader, tag: str, value: str) -> bool:
 
 
 def _class_labels(reader: LineReader, tag: str, value: str) -> tuple[str, ...]:
+    reader.check_count(len(value) // 2)
     flag, *labels = value.split() or [""]
     if flag.lower() != "true" or not labels:
         raise reader.error(

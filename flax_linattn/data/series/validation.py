@@ -49,6 +49,7 @@ class ExampleBuilder:
 
     def add(self, dimensions: list[str], label: str | None) -> None:
         """Adds the example on the reader's current line."""
+        self._reader.check_count(len(dimensions))
         label = self._check_count(dimensions, label)
         self._labels.append(self._parse_label(label))
         self._check_lengths([text.count(",") + 1 for text in dimensions])

@@ -14,6 +14,10 @@ from flax_linattn.data.files.unpacking import check_unpacked_bytes
 
 _VALUE_BYTES = 8
 """Bytes of a value in memory, however few the file takes for it."""
+_NESTED_VALUE_BYTES = 128
+"""Bytes of a value of a list or struct, as it may be alone in one."""
+_PLAIN_TYPES = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
+"""What is read instead of types to which PyArrow does not convert references."""
 _ADVICE = "save it as CSV if you trust its source"
 _MAGIC = b"ARROW1"
 _FOOTER_LENGTH = struct.Struct("<i6s")
@@ -28,33 +32,45 @@ _DICTIONARY = 2
 def read_parquet(path: Path) -> pa.Table:
     """Reads a Parquet file if its values fit the limit for its size.
 
-    A file may hold a text once and refer to it from every row. Texts are therefore read as
-    references, and written out when their lengths are known.
+    A file may hold a text once and refer to it from every row. Texts and bytes are therefore read
+    as references, and written out when their lengths are known.
     """
     stored = path.stat().st_size
     with parquet.ParquetFile(path) as file:
         metadata, schema = file.metadata, file.schema_arrow
-    lengths = [metadata.schema.column(i).length or 0 for i in range(metadata.num_columns)]
+    leaves = [metadata.schema.column(i) for i in range(metadata.num_columns)]
     unpacked = 0
     for group in range(metadata.num_row_groups):
-        for index, length in enumerate(lengths):
+        for index, leaf in enumerate(leaves):
             column = metadata.row_group(group).column(index)
-            size = column.num_values * max(length, _VALUE_BYTES)
+            value_bytes = _NESTED_VALUE_BYTES if leaf.path != leaf.name else _VALUE_BYTES
+            size = column.num_values * max(leaf.length or 0, value_bytes)
             unpacked += max(size, column.total_uncompressed_size)
     check_unpacked_bytes(path, unpacked, stored, _ADVICE)
-    texts = [field for field in schema if pa.types.is_string(field.type)]
-    table = parquet.read_table(
-        path, partitioning=None, read_dictionary=[field.name for field in texts]
-    )
-    columns = {index: field for index, field in enumerate(schema) if field in texts}
+    texts = [leaf.path for leaf in leaves if leaf.physical_type == "BYTE_ARRAY"]
+    table = parquet.read_table(path, partitioning=None, read_dictionary=texts)
+    columns = {
+        index: field
+        for index, field in enumerate(schema)
+        if table.schema.field(index).type != field.type
+    }
     for index in columns:
-        for chunk in table.column(index).chunks:
-            sizes = compute.binary_length(chunk.dictionary).take(chunk.indices)
-            unpacked += compute.sum(sizes).as_py() or 0
+        unpacked += sum(map(_text_bytes, table.column(index).chunks))
     check_unpacked_bytes(path, unpacked, stored, _ADVICE)
     for index, field in columns.items():
-        table = table.set_column(index, field, table.column(index).cast(field.type))
+        target = _PLAIN_TYPES.get(field.type, field.type)
+        table = table.set_column(index, field.with_type(target), table.column(index).cast(target))
     return table
+
+
+def _text_bytes(values: pa.Array) -> int:
+    """Bytes of the texts to which an array refers, once for each reference."""
+    if pa.types.is_dictionary(values.type):
+        sizes = compute.binary_length(values.dictionary).take(values.indices)
+        return compute.sum(sizes).as_py() or 0
+    if pa.types.is_struct(values.type):
+        return sum(map(_text_bytes, values.flatten()))
+    return _text_bytes(values.flatten()) if pa.types.is_nested(values.type) else 0
 
 
 def read_arrow(path: Path) -> pa.Table:

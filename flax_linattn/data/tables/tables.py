@@ -30,10 +30,11 @@ from flax_linattn.data.files.text_files import (
     open_uncompressed,
     text_encoding,
 )
-from flax_linattn.data.files.unpacking import TEXT_EXPANSION, check_unpacked_bytes
+from flax_linattn.data.files.unpacking import check_unpacked_bytes
 from flax_linattn.data.tables.arrow_files import read_arrow, read_parquet
 from flax_linattn.data.tables.cells import TIME, is_comment, split_cells
 from flax_linattn.data.tables.dialect import PLAIN, Dialect, listed_separators
+from flax_linattn.safe_npz import read_zip_entry
 
 _ARROW = {
     **dict.fromkeys((".parquet", ".pq"), "Parquet"),
@@ -44,6 +45,8 @@ BINARY_SUFFIXES = (*_ARROW, *_EXCEL)
 """Of tables that are no text."""
 _CELL_BYTES = 64
 """Bytes that a cell takes as a string of Python, with its place in a list."""
+_SHEET_EXPANSION = 64
+"""Bytes of memory for each byte of an Excel file's XML, as a part of it may be an element."""
 _BLOCK = 2**20
 """Bytes that are read at a time."""
 _WIDE = 1000
@@ -163,11 +166,15 @@ def _read_excel(path: Path, header: bool) -> Table:
     import_extra("openpyxl", "Excel files take openpyxl: pip install 'flax-linattn[excel]'.")
     with report_damage(path, "a whole Excel file", "save it again"), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of styles and the like
-        with zipfile.ZipFile(path) as archive:
-            unpacked = sum(info.file_size for info in archive.infolist())
         stored, advice = path.stat().st_size, "save it as CSV if you trust its source"
-        check_unpacked_bytes(path, unpacked, stored, advice, TEXT_EXPANSION)
-        with pd.ExcelFile(path, engine="openpyxl") as book:
+        unpacked = io.BytesIO()
+        with zipfile.ZipFile(path) as archive, zipfile.ZipFile(unpacked, "w") as copy:
+            infos = archive.infolist()
+            num_bytes = sum(info.file_size for info in infos)
+            check_unpacked_bytes(path, num_bytes, stored, advice, _SHEET_EXPANSION)
+            for info in infos:
+                copy.writestr(info.filename, read_zip_entry(archive, info))
+        with pd.ExcelFile(unpacked, engine="openpyxl") as book:
             sheet = str(book.sheet_names[0])
             with cast("Any", book.book[sheet])._get_source() as source:
                 check_unpacked_bytes(f"{path}:{sheet}", _sheet_bytes(source), stored, advice)
@@ -300,6 +307,7 @@ class _Rows(Iterator[list[str]]):
             self._reader.line = line
             if not text.strip() and self.separator != "\t":
                 continue
+            self._reader.check_count(text.count(self.separator))
             try:
                 return split_cells(text, self.separator)
             except ValueError:
@@ -319,8 +327,8 @@ class _Watched(io.RawIOBase):
         is_plain: Whether these hold no comment, and nothing else that only ``_Rows`` reads.
     """
 
-    def __init__(self, path: Path, encoding: str, skip: int, num_columns: int) -> None:
-        self._path, self._row_bytes, self._stored = path, 8 * num_columns, path.stat().st_size
+    def __init__(self, path: Path, encoding: str, skip: int, row_bytes: int) -> None:
+        self._path, self._row_bytes, self._stored = path, row_bytes, path.stat().st_size
         self.count, self.is_plain, self._end = 0, True, b"\n"
         file = open_uncompressed(path)
         self._file = file if encoding == "utf-8" else codecs.EncodedFile(file, "utf-8", encoding)
@@ -376,7 +384,8 @@ def _read_arrow_csv(
     kinds = [pa.string() if text else pa.float64() for text in is_text]
     encoding = text_encoding(path) if dialect.encoding == "auto" else dialect.encoding
     try:
-        with _Watched(path, encoding, skip, len(is_text)) as file:
+        row_bytes = sum(_CELL_BYTES if text else 8 for text in is_text)
+        with _Watched(path, encoding, skip, row_bytes) as file:
             table = csv.read_csv(
                 pa.PythonFile(file, mode="r"),
                 read_options=csv.ReadOptions(column_names=names, block_size=_BLOCK),

@@ -159,7 +159,7 @@ def test_claims_without_anything_stored(tmp_path, little_memory, how, rows):
     with h5py.File(path, "a") as file:
         file.create_dataset("observations", (rows, 64), "f4", **how)
     assert path.stat().st_size < 20_000
-    message = "expected (at most 1.07 GB unpacked|[0-9]+ chunks|[0-9,]+ bytes)"
+    message = "expected (at most 537 MB unpacked|[0-9]+ chunks|[0-9,]+ bytes)"
     with pytest.raises(DataFormatError, match=rf"toy\.hdf5:observations: {message}"):
         load_episodes(path)
 

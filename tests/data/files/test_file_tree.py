@@ -5,7 +5,9 @@ import gzip
 import io
 import lzma
 import os
+import struct
 import tarfile
+import tracemalloc
 import zipfile
 
 import pytest
@@ -135,6 +137,81 @@ def test_names_that_lead_out_are_left_out(name, tmp_path):
         assert set(FileTree(tmp_path / kind).sizes) == {"in.txt"}
 
 
+def test_files_that_are_nested_too_deeply_are_left_out(tmp_path):
+    """As in folders: each of ten thousand parts of a name would be a candidate for the top."""
+    names = ["/".join("abcdefghijklm"), "train/" * 10_000 + "a/1.txt"]
+    for kind in ("toy.tar", "toy.zip"):
+        (tmp_path / kind).write_bytes(PACKED[kind](dict.fromkeys(names, b"x")))
+        assert set(FileTree(tmp_path / kind).sizes) == {names[0]}
+
+
+def tar_header(name="1.txt", size=0, kind=tarfile.REGTYPE):
+    info = tarfile.TarInfo(name)
+    info.size, info.type = size, kind
+    return info.tobuf(tarfile.GNU_FORMAT)  # which has sizes below zero
+
+
+def pax_header(*fields):
+    """An extended header, and one of a file."""
+    content = b"".join(b"%d %s\n" % (len(field) + 4, field) for field in fields)
+    head = tar_header(size=len(content), kind=tarfile.XHDTYPE)
+    return head + content.ljust(512, b"\0")
+
+
+SPARSE = pax_header(b"GNU.sparse.major=1", b"GNU.sparse.minor=0")
+HOSTILE_TARS = {
+    "a size below zero": tar_header(size=-512),
+    "an extended size below zero": tar_header() + pax_header(b"size=-1536") + tar_header(),
+    "a long name of a size below zero": tar_header(size=-512, kind=tarfile.GNUTYPE_LONGNAME),
+    "a long name": tar_header(size=2**21, kind=tarfile.GNUTYPE_LONGNAME) + b"a" * 2**21,
+    "a long extended header": tar_header(size=2**21, kind=tarfile.XHDTYPE) + b"a" * 2**21,
+    "a sparse map": SPARSE + tar_header(size=2**21) + b"1000000\n" + b"1\n" * 2**20,
+}
+
+
+def test_a_damaged_header_in_a_tar_is_no_end(tmp_path):
+    content = bytearray(tar_bytes({"a": b"x" * 512, "b": b"y" * 512}))
+    content[1024] ^= 1
+    path = tmp_path / "a.tar"
+    path.write_bytes(bytes(content))
+    with pytest.raises(DataFormatError, match=r"a\.tar: .*its end is missing, or a header is dama"):
+        FileTree(path)
+
+
+@pytest.mark.parametrize("kind", HOSTILE_TARS)
+def test_headers_of_a_tar_are_bounded(kind, tmp_path, bounded):
+    """Python's tarfile reads on forever at a size below zero, and other headers whole."""
+    path = tmp_path / "a.tar"
+    path.write_bytes(HOSTILE_TARS[kind] + bytes(10_240))
+    message = r"a\.tar: .*its headers overlap|the header of a file takes more than 1,048,576 bytes"
+    with bounded(), pytest.raises(DataFormatError, match=message):
+        FileTree(path)
+
+
+@pytest.mark.parametrize(
+    ("compression", "message"),
+    [
+        (zipfile.ZIP_DEFLATED, r"Bad CRC-32 for file 'a\.txt'"),
+        (zipfile.ZIP_LZMA, r"Bad CRC-32 for file 'a\.txt'"),
+        (zipfile.ZIP_BZIP2, r"'a\.txt' is compressed by neither deflate nor LZMA"),
+    ],
+)
+def test_a_zip_is_not_unpacked_beyond_its_declared_sizes(tmp_path, compression, message):
+    path = tmp_path / "a.zip"
+    size = 0x8010203  # a number whose bytes stand nowhere else
+    content = zip_bytes({"a.txt": bytes(size)}, compression)
+    path.write_bytes(content.replace(struct.pack("<I", size), struct.pack("<I", 1000)))
+    tree = FileTree(path)
+    assert tree.sizes == {"a.txt": 1000}
+    tracemalloc.start()
+    try:
+        with pytest.raises(DataFormatError, match=rf"a\.zip: .*{message}"):
+            tree.read_all(["a.txt"])
+        assert tracemalloc.get_traced_memory()[1] < 2**27
+    finally:
+        tracemalloc.stop()
+
+
 def test_a_link_of_a_folder_that_leads_back_ends(tmp_path):
     write_folder(tmp_path, {"a/1.txt": b"x"})
     os.symlink(tmp_path, tmp_path / "a" / "again")
@@ -158,6 +235,9 @@ def test_an_archive_that_is_cut_short_anywhere_is_refused(name, tmp_path):
 def test_what_is_no_archive_is_refused(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"expected a folder or an archive at .*none"):
         FileTree(tmp_path / "none")
+    os.mkfifo(tmp_path / "pipe.zip")  # which nobody writes to
+    with pytest.raises(FileNotFoundError, match=r"pipe\.zip, found a pipe or a device there; "):
+        FileTree(tmp_path / "pipe.zip")
     path = tmp_path / "a.txt"
     path.write_text("some text")
     with pytest.raises(DataFormatError, match=r"a\.txt: expected a folder, or a whole"):

@@ -3,6 +3,8 @@
 import gzip
 import lzma
 import struct
+import subprocess
+import sys
 import tarfile
 import tracemalloc
 import zipfile
@@ -89,8 +91,8 @@ def hdf5(folder):
 EPISODES = {key: [0] for key in ("actions", "rewards", "terminals")}
 
 
-def arrow_table(folder, name, values, repeats):
-    column = pa.array([values]).take(pa.array(np.zeros(repeats, np.int32)))
+def arrow_table(folder, name, values, repeats, kind=None):
+    column = pa.array([values], kind).take(pa.array(np.zeros(repeats, np.int32)))
     table = pa.table({"a": column, "b": np.zeros(repeats, np.int8)})
     if name.endswith("parquet"):
         parquet.write_table(table, folder / name, compression="zstd")
@@ -114,6 +116,24 @@ FILES = {
         lambda folder: arrow_table(folder, "a.parquet", "x" * 2**10, SIZE // 2**10),
         load_series,
     ),
+    **{
+        f"parquet of {kind}": (
+            lambda folder, kind=kind: arrow_table(
+                folder,
+                "a.parquet",
+                [b"x" * 2**10] if "<" in str(kind) else b"x" * 2**10,
+                SIZE // 2**10,
+                kind,
+            ),
+            load_series,
+        )
+        for kind in (
+            pa.binary(),
+            pa.large_binary(),
+            pa.large_string(),
+            pa.list_(pa.binary()),
+        )
+    },
     "feather": (lambda folder: arrow_table(folder, "a.feather", 1.0, SIZE // 8), load_series),
     "feather of texts": (
         lambda folder: arrow_table(folder, "a.feather", "x" * 2**10, SIZE // 2**10),
@@ -155,6 +175,40 @@ def test_small_files_that_unpack_to_much_are_refused(tmp_path, monkeypatch, kind
     finally:
         tracemalloc.stop()
     assert str(e.value).startswith(str(path))
+
+
+SMALL = {"png", "npz of int8", "xlsx, a wide row", "xlsx, a low row"}
+"""Kinds of one size, which the limits of the package allow."""
+WRITE = """
+import pathlib, sys
+from tests.data.files import test_unpacking
+test_unpacking.SIZE = int(sys.argv[3])
+print(test_unpacking.FILES[sys.argv[1]][0](pathlib.Path(sys.argv[2])))
+"""
+READ = """
+import pathlib, resource, sys
+from tests.data.files import test_unpacking
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+try:
+    test_unpacking.FILES[sys.argv[1]][1](pathlib.Path(sys.argv[2]))
+except test_unpacking.UnpackedSizeError:
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [kind for kind in FILES if kind not in SMALL])
+def test_files_beyond_the_limits_take_less_than_a_gigabyte(tmp_path, kind):
+    """Of memory, before they are refused; each takes at most a few megabytes on the disk."""
+    is_text = kind.partition(" ")[0] in ("csv.gz", "csv.xz", "ts.gz", "tsf.gz", "jodie.gz")
+    size = 2**28 if is_text else 2**30 + 2**28
+
+    def run(program, *arguments):
+        command = [sys.executable, "-c", program, kind, *map(str, arguments)]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+    path = run(WRITE, tmp_path, size)
+    assert int(run(READ, path)) < 2**20  # kilobytes
 
 
 def test_the_largest_ratio_of_a_file_counts_from_a_gigabyte_on():

@@ -126,6 +126,7 @@ REFUSED = {
     ),
     "a state of a class": b"\x80\x02cnumpy\nndarray\n}U\x04nameU\x01xsb.",
     "a state of a function": b"\x80\x02c_codecs\nencode\n}U\x08__call__K\x01sb.",
+    "twenty million lists": b"\x80\x02" + b"]" * 20_000_000,
     "nothing": b"",
     "a text": b"some text",
     "half": PYTHON2[:80],
