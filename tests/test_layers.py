@@ -113,12 +113,12 @@ def test_options_of_layers_are_declared_once():
 TESTS = Path(__file__).parent
 
 BUDGETS = {
-    "lines of the package": 66_101,
+    "lines of the package": 66_525,
     "files of the package": 356,
-    "files of fewer than 60 lines in the package": 51,
+    "files of fewer than 60 lines in the package": 50,
     "lines of tasks": 15_813,
     "lines of data": 13_892,
-    "lines of tests": 50_902,
+    "lines of tests": 51_069,
     "methods of Task": 13,
 }
 """What may stand in the tree. Whoever needs more raises a number here and says in the commit why;

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+from collections.abc import Iterator
 from functools import partial
 from typing import Any, Literal, overload
 
@@ -36,6 +37,7 @@ from flax_linattn.ops.contract.non_finite import (
     attends_to_marked,
     poison_state,
     replace_non_finite,
+    replace_state,
 )
 from flax_linattn.ops.contract.numerics import accumulation_dtype
 from flax_linattn.ops.contract.state import PackedState, StateSizes, pack_state, unpack_state
@@ -552,11 +554,12 @@ class Mechanism(abc.ABC):
 
     def _attend_causal_call(self, call: Call) -> tuple[Outputs, State]:
         """Attends causally, whatever later tokens hold (``contract.non_finite``)."""
-        call, non_finite = self._replace_non_finite(call)
-        y, state = self._attend(call)
         if call.k.shape[1] == 0:
-            return y, state
-        attended = attends_to_marked(non_finite.tokens, call.starts)
+            return self._attend(call)
+        call, non_finite = self._replace_non_finite(call)
+        call, marked_before = self._replace_state(call)
+        y, state = self._attend(call)
+        attended = attends_to_marked(non_finite.tokens, call.starts, before=marked_before)
         if call.return_state:
             state = self._poison_state(call, state, attended[:, -1])
         return non_finite.poison_outputs(y, attended), state
@@ -565,15 +568,34 @@ class Mechanism(abc.ABC):
         """Replaces by zeros the tokens and queries that are not finite, and marks them."""
         return replace_non_finite(call, self.capabilities, self.token_arguments)
 
+    def _replace_state(self, call: Call) -> tuple[Call, Array | None]:
+        """Replaces what is not finite in a state that later segments do not continue.
+
+        Returns:
+            The call, and a Boolean array of shape [B, H] that marks the heads replaced; None
+            without such a state.
+        """
+        if call.state is None or call.segments is None:
+            return call, None
+        empty = self._empty_state(call, call.k.shape[0], call.k.shape[2])
+        decays = [each.name for each in self.token_arguments if each.accepts_negative_infinity]
+        state, marked = replace_state(call.state, empty, decays, *self._head_shapes(call))
+        return dataclasses.replace(call, state=state), marked
+
     def _poison_state(self, call: Call, state: State, marked: Array) -> State:
         """Overwrites a state with NaN in the heads of ``marked`` [B, H]."""
+        return poison_state(state, marked, *self._head_shapes(call))
+
+    def _empty_state(self, call: Call, batch_size: int, num_heads: int) -> State:
+        """Returns the state of no tokens, for the channels and queries of a call."""
         sizes = (call.k.shape[-1], call.v.shape[-1], None, accumulation_dtype(call.v.dtype))
-        queries = count_latents(self.capabilities, call.q)
-        one, two = (
-            jax.eval_shape(lambda h=h: self._init_state(StateSizes(1, h, *sizes, queries)))
-            for h in (1, 2)
-        )
-        return poison_state(state, marked, one, two)
+        latents = count_latents(self.capabilities, call.q)
+        return self._init_state(StateSizes(batch_size, num_heads, *sizes, latents))
+
+    def _head_shapes(self, call: Call) -> Iterator[State]:
+        """Yields the shapes of the states of one head and of two."""
+        for heads in (1, 2):
+            yield jax.eval_shape(partial(self._empty_state, call, 1, heads))
 
     @abc.abstractmethod
     def _step(self, call: StepCall) -> tuple[OutputStep, State]: ...
