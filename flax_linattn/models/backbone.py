@@ -137,7 +137,7 @@ class Backbone(SequenceModel):
         )
         self.param_dtype = parameters.get("param_dtype", jnp.float32)
         self.final_norm = (
-            nn.LayerNorm(layers.features, param_dtype=self.param_dtype, rngs=rngs)
+            nn.make_norm(layers.norm_type, layers.features, param_dtype=self.param_dtype, rngs=rngs)
             if final_norm
             else None
         )

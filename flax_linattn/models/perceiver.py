@@ -66,7 +66,7 @@ class PerceiverReader(SequenceModel):
         num_outputs: Number of outputs, such as classes.
         num_latents: Number L of latents.
         reads_by: Mechanism by which the latents attend to the tokens; it has
-            ``capabilities.given_queries``.
+            ``capabilities.latents``.
         layers: Options of the blocks between the latents, which are non-causal; default
             ``PERCEIVER_LAYERS``.
         max_length: Maximum number of tokens of a sequence, for learned positions.
@@ -140,7 +140,9 @@ class PerceiverReader(SequenceModel):
             **parameters,
         )
         self.param_dtype = parameters.get("param_dtype", jnp.float32)
-        self.read_norm = nn.LayerNorm(layers.features, param_dtype=self.param_dtype, rngs=rngs)
+        self.read_norm = nn.make_norm(
+            layers.norm_type, layers.features, param_dtype=self.param_dtype, rngs=rngs
+        )
         self.backbone = Backbone(
             FeatureEmbedding(layers.features),
             layers,

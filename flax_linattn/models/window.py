@@ -41,8 +41,8 @@ PROJECTIONS = ("position", "shared")
 """Whether each position has its own projections, or all positions share them."""
 
 
+def window_layers(num_symbols: int, **options: Any) -> Layers:
     """Returns the default layers of a window model, as in the paper, with width d = N.
-    """Returns the default layers of a window model: those of the paper, of width d = N.
 
     Args:
         num_symbols: Number of symbols N.
@@ -175,7 +175,7 @@ class WindowModel(Head):
 
     def _map(self, x: Array, call: Call) -> tuple[Array, WindowState]:
         """Computes scores of the symbol after the last tokens of the state and x."""
-        check_tokens(x)
+        check_tokens(x, self.num_symbols)
         tokens, real = x[:, -self.context :], None
         if call.mask is not None or call.state is not None or x.shape[1] < self.context:
             tokens, real = self._last_tokens(x, call.mask, call.state)
