@@ -106,7 +106,7 @@ def test_options_of_layers_are_declared_once():
         if (isinstance(node, ast.arg) and node.arg == "num_heads")
         or (isinstance(node, ast.AnnAssign) and getattr(node.target, "id", "") == "num_heads")
     ]
-    of_nn = ["block", "decoder", "latent_attention", "projected"]
+    of_nn = ["attention", "block", "decoder", "latent_attention", "projected"]
     assert declared == ["models/layers.py", *(f"nn/{name}.py" for name in of_nn)]
 
 
