@@ -24,7 +24,7 @@ class LinearTokenEmbedding(TokenTable):
 
     A token's features are a row of the table plus the bias, both initialized as PyTorch's linear
     layer. Unlike in a :class:`TokenEmbedding` no factor scales them up, so that positions weigh
-    more. A token outside 0 ... N - 1 gives NaN.
+    more. A token outside 0 ... N - 1 is an error, and under ``jit`` NaN.
 
     Args:
         num_tokens: Vocabulary size N; tokens are 0 ... N - 1.

@@ -86,7 +86,7 @@ class WindowModel(Head):
 
     A call takes symbols int [B, T], T = ``context`` in training, and returns scores float32 [B, N]
     of the symbol after the last ``context`` valid ones of each sequence: 0 if there is no valid
-    symbol, NaN after a symbol out of range.
+    symbol. A symbol out of range is an error, and under ``jit`` NaN.
 
     Args:
         num_symbols: Number N of symbols, which are 0 ... N - 1, and of features.

@@ -38,8 +38,8 @@ class ConvEmbedding(nnx.Module):
     The convolution of one-hot vectors is computed as a table lookup for each tap. Padding is
     skipped: the neighbors of a token are its neighboring valid tokens, and zeros beyond the ends.
 
-    A token outside 0 ... N - 1 gives NaN: for its whole sequence with "same", whose norm covers the
-    sequence, and within the reach of the convolutions with "causal".
+    A token outside 0 ... N - 1 is an error, and under ``jit`` NaN: for its whole sequence with
+    "same", whose norm covers the sequence, and within the reach of the convolutions with "causal".
 
     Args:
         num_tokens: Vocabulary size N; tokens are 0 ... N - 1.
