@@ -108,7 +108,7 @@ def remove_unfinished(run_dir: str | Path) -> None:
 
 
 def _remove(path: Path) -> None:
-    """Removes a checkpoint, or what has its name in a stranger's folder: a file, or a link alone."""
+    """Removes a checkpoint, or a file of its name; of a symbolic link only the link."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:
