@@ -152,7 +152,8 @@ def remove_unfinished(path: str | Path) -> None:
     folder, name = (path, None) if path.is_dir() else (path.parent, path.name)
     for unfinished in folder.glob("*.tmp"):
         match = _UNFINISHED.fullmatch(unfinished.name)
-        if match and name in (None, match[1]):
+        # A folder of such a name is not one of them, and cannot be unlinked.
+        if match and name in (None, match[1]) and not unfinished.is_dir():
             unfinished.unlink()
 
 

@@ -191,3 +191,10 @@ def test_what_a_kill_has_left_of_one_file_is_cleared(tmp_path):
         (tmp_path / name).touch()
     storage.remove_unfinished(tmp_path / "state.npz")
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(others)
+
+
+def test_a_folder_named_like_an_unfinished_file_is_left(tmp_path):
+    (tmp_path / "state.npz.0a1b2c3d.tmp").mkdir()
+    storage.remove_unfinished(tmp_path)
+    storage.remove_unfinished(tmp_path / "state.npz")
+    assert [path.name for path in tmp_path.iterdir()] == ["state.npz.0a1b2c3d.tmp"]

@@ -108,11 +108,11 @@ def remove_unfinished(run_dir: str | Path) -> None:
 
 
 def _remove(path: Path) -> None:
-    """Removes a checkpoint; of a symbolic link, as in the folder of a stranger, only the link."""
-    if path.is_symlink():
-        path.unlink()
-    else:
+    """Removes a checkpoint, or a file of its name; of a symbolic link only the link."""
+    if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
+    else:
+        path.unlink()
 
 
 # Reading

@@ -116,6 +116,18 @@ def test_only_checkpoints_are_removed(tmp_path):
     assert left == {folder / "download.partial"}
 
 
+def test_a_file_named_like_a_checkpoint_is_removed(tmp_path):
+    """It would be in the way of the checkpoint that is written next, or never be removed."""
+    train(tmp_path, epochs=1)
+    folder = tmp_path / "checkpoints"
+    (folder / "step_000000010_epoch_00002.partial").touch()
+    (tmp_path / "config.json.0a1b2c3d.tmp").mkdir()
+    (folder / "step_000000001_epoch_00000").touch()
+    train(tmp_path, epochs=3, resume=True)
+    assert all(path.is_dir() for path in folder.iterdir())
+    assert (tmp_path / "config.json.0a1b2c3d.tmp").is_dir()
+
+
 def test_a_session_may_hold_its_folder_around_a_training(tmp_path):
     session = Session(tmp_path, progress=False, parallel=problem.Parallel("none"))
     splits = problem.Splits(make_batches(), make_batches(count=10, seed=None))
