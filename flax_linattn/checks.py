@@ -154,6 +154,16 @@ def quote(value: Any, max_length: int = 40) -> str:
     return escape_controls(_cut(text, max_length))
 
 
+def format_count(number: int, noun: str) -> str:
+    """A number with the singular or plural of a noun.
+
+    Example:
+        >>> format_count(1, "step"), format_count(1200, "step")
+        ('1 step', '1,200 steps')
+    """
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def itemize(names: Sequence[str], max_items: int = 20) -> str:
     """The first ``max_items`` names for a message, cut off if long, and the number of others.
 

@@ -76,7 +76,8 @@ class NpzFile:
         sizes: Bytes of each member when unpacked, by the name of its array.
 
     Raises:
-        NpzError: It is no ``.npz`` file, cut short, or has too many members or a name twice.
+        NpzError: If the file is not an ``.npz`` file, is truncated, or has too many members or a
+            duplicate name.
 
     Example:
         >>> file = io.BytesIO()

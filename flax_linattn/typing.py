@@ -28,6 +28,7 @@ Array: TypeAlias = jax.Array
 
 Queries: TypeAlias = Float[Array, "B T H K"]
 LearnedQuery: TypeAlias = Float[Array, "H K"]
+Latents: TypeAlias = Float[Array, "*B L H K"]
 Keys: TypeAlias = Float[Array, "B S H K"]
 Values: TypeAlias = Float[Array, "B S H V"]
 Outputs: TypeAlias = Float[Array, "B T H V"]
@@ -73,6 +74,7 @@ __all__ = [
     "FeaturesStep",
     "KeyStep",
     "Keys",
+    "Latents",
     "LearnedQuery",
     "Mask",
     "OutputStep",

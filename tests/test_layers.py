@@ -106,19 +106,19 @@ def test_options_of_layers_are_declared_once():
         if (isinstance(node, ast.arg) and node.arg == "num_heads")
         or (isinstance(node, ast.AnnAssign) and getattr(node.target, "id", "") == "num_heads")
     ]
-    of_nn = ["block", "decoder", "latent_attention", "projected"]
+    of_nn = ["attention", "block", "decoder", "latent_attention", "projected"]
     assert declared == ["models/layers.py", *(f"nn/{name}.py" for name in of_nn)]
 
 
 TESTS = Path(__file__).parent
 
 BUDGETS = {
-    "lines of the package": 66_101,
+    "lines of the package": 66_660,
     "files of the package": 356,
-    "files of fewer than 60 lines in the package": 51,
-    "lines of tasks": 15_813,
-    "lines of data": 13_892,
-    "lines of tests": 50_902,
+    "files of fewer than 60 lines in the package": 50,
+    "lines of tasks": 15_829,
+    "lines of data": 13_998,
+    "lines of tests": 51_153,
     "methods of Task": 13,
 }
 """What may stand in the tree. Whoever needs more raises a number here and says in the commit why;

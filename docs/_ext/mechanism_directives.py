@@ -79,7 +79,7 @@ class MechanismWeights(SphinxDirective):
         gates = "What else a token brings is made of the same data as by a layer before training."
         lines = [
             f"```{{figure}} ../figures/weights-{name}.png",
-            f":alt: Attention weights of {name}, a row for each query and a column for each key",
+            f":alt: Each row shows how much one query of {name} attends to the key of each column.",
             "",
             "What each of 24 observations of a Japanese Vowels recording attends to.",
             *projections,

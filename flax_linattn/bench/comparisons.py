@@ -162,7 +162,7 @@ def against_baselines(
         spec: Name of the mechanism, with hyperparameters.
         *lengths: Sequence lengths T.
         is_causal: See ``ops.Mechanism.attend``; default True where the mechanism supports it.
-        dim: K.
+        dim: Key dimension K.
         platform: See ``comparisons``.
 
     Example:

@@ -17,7 +17,7 @@ from flax_linattn.bench.comparisons import Comparison, comparisons, gated_compar
 from flax_linattn.bench.journal import Journal
 from flax_linattn.bench.provenance import provenance
 from flax_linattn.bench.ratios import Rows, find_regressions, ratios
-from flax_linattn.checks import OptionError, check_integers
+from flax_linattn.checks import OptionError, check_integers, format_count
 
 MEMORY_LIMIT = {"cpu": 4e9}
 """Maximum temporary bytes of a program that is run, by platform; else 40 GB."""
@@ -238,6 +238,7 @@ def _gate(results: dict[str, Any], stored: dict[str, Any], factor: float) -> int
         shared = {ratio.key for ratio in now} & {ratio.key for ratio in before}
         print(f"none of {len(shared)} ratios fell by more than a factor of {factor:g}.")
         return 0
-    print(f"{len(regressions)} ratios fell by more than a factor of {factor:g}:", file=sys.stderr)
+    fell = format_count(len(regressions), "ratio")
+    print(f"{fell} fell by more than a factor of {factor:g}:", file=sys.stderr)
     print(report.regressions_table(regressions), file=sys.stderr)
     return 1

@@ -33,8 +33,8 @@ class _Command(NamedTuple):
     """A command of the command line.
 
     Attributes:
-        operands: What the command line names after it.
-        about: What it does, in a line.
+        operands: Positional arguments.
+        about: One-line description.
         target: "module:function", imported when the command runs.
         is_parsed: Whether the function takes the options that its parameters declare; else it
             takes the command line after the command's first word, and returns the exit status.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from flax_linattn.checks import OptionError, check_integers
+from flax_linattn.checks import OptionError, check_integers, format_count
 from flax_linattn.control import Agent, check_rendering, make_environments, play, save_animation
 from flax_linattn.data.episodes import (
     Episodes,
@@ -106,7 +106,8 @@ def rollout(
             **how,
         }
         write_episodes(out, played, {name: str(value) for name, value in about.items()})
-        print(f"{out}: {played.num_steps:,} steps of {played.num_episodes:,} episodes")
+        episodes = format_count(played.num_episodes, "episode")
+        print(f"{out}: {format_count(played.num_steps, 'step')} of {episodes}")
     _print_summary(played)
     if gif is not None:
         save_animation(make_agent, env_id, gif, seed=first, **where)

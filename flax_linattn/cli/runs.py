@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from flax_linattn import training
-from flax_linattn.checks import OptionError
+from flax_linattn.checks import OptionError, format_count
 from flax_linattn.cli import flags
 from flax_linattn.tasks import Report
 from flax_linattn.tasks.evaluate import evaluate_report
@@ -61,7 +61,7 @@ def predict(
             the end of training).
     """
     table = predict_run(run, input, out, seed_index=seed_index, checkpoint=checkpoint)
-    print(f"# {len(table):,} rows: {out}", file=sys.stderr)
+    print(f"# {format_count(len(table), 'row')}: {out}", file=sys.stderr)
 
 
 def backtest_command(args: Sequence[str]) -> int:

@@ -32,10 +32,10 @@ class Agent(Protocol):
         """Chooses the next action of each row.
 
         Args:
-            observations: float32 [B, S], the current observations.
-            rewards: float32 [B], of the previous actions; 0 where an episode begins.
-            begins: Bool [B], whether an episode begins with this observation, so that the agent has
-                to forget the previous episode of the row.
+            observations: Current observations, float32 [B, S].
+            rewards: Rewards of the previous actions, float32 [B]; 0 where an episode begins.
+            begins: Whether an episode begins with this observation, so that the agent has to forget
+                the previous episode of the row; bool [B].
 
         Returns:
             Actions, float32 [B, A].

@@ -17,8 +17,8 @@ class LabelledExamples:
     """What collections of N labelled examples share; each is a dataclass with these fields.
 
     Attributes:
-        labels: int32 ``[N]``, indices into ``classes``.
-        classes: The class names, in the order of ``in_order``, or in that of text.
+        labels: Indices into ``classes``, int32 ``[N]``.
+        classes: Class names, in the order of ``in_order``, or in alphabetical order.
     """
 
     labels: NDArray[np.int32]
@@ -35,10 +35,10 @@ class LabelledExamples:
         """Returns the examples at ``indices``, in that order, with the same classes.
 
         Args:
-            indices: int ``[M]`` (negative ones count from the end), bool ``[N]``, or a slice.
+            indices: Integers ``[M]`` (negative ones count from the end), bool ``[N]``, or a slice.
 
         Raises:
-            IndexError: An index is out of range.
+            IndexError: If an index is out of range.
 
         Example:
             >>> from flax_linattn.data import japanese_vowels
@@ -100,15 +100,16 @@ def stratified_split(
     to their sizes by largest remainder. Every class keeps at least one training example.
 
     Args:
-        labels: int ``[N]``, the class of each example.
-        fraction: The share of validation examples, between 0 and 1.
-        seed: The same seed gives the same split.
+        labels: Class of each example, int ``[N]``.
+        fraction: Fraction of validation examples, between 0 and 1.
+        seed: Random seed of the split.
 
     Returns:
         Training and validation indices, int64, each sorted.
 
     Raises:
-        ValueError: ``labels`` or ``fraction`` is out of place, or the classes are too small for it.
+        ValueError: If ``labels`` or ``fraction`` is invalid, or the classes have too few examples
+            for it.
 
     Example:
         >>> train, validation = stratified_split([0, 0, 0, 1, 1, 1], 1 / 3, seed=0)

@@ -181,7 +181,7 @@ def _read_frame(
         plain.insert(0, id_column, keys)
         is_time = has_levels or time is not None or plain.index.name is not None
         if is_time and pd.api.types.is_integer_dtype(plain.index):  # else read as row numbers
-            level = "time"
+            level = str(frame.index.name or "time")
             while level in plain.columns:
                 level += "_"
             plain.index = plain.index.rename(level)

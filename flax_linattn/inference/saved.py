@@ -140,7 +140,7 @@ def describe_state(path: str | Path) -> StateFile:
 
     Raises:
         FileNotFoundError: The file does not exist.
-        ValueError: It is damaged, or no state file.
+        ValueError: If the file is damaged, or not a state file.
 
     Example:
         >>> import pathlib, tempfile

@@ -152,13 +152,17 @@ class Stream:
             ValueError: A cache or a table of positions is full (the state is unchanged), a shape
                 does not fit, or the state grows without ``max_length``. A model of your own names
                 the size of its table of positions in ``num_positions``.
-            TypeError: ``mask`` or ``reset`` is not boolean.
+            TypeError: ``mask`` or ``reset`` is not boolean, or ``jit`` traces the call, whose state
+                the stream would keep.
         """
+        _check_traced(x, mask, reset, self._state)
         if not isinstance(x, jax.Array) and type(x) is not np.ndarray:  # not a masked array
             x = jnp.asarray(x)
         counts = self._capacity.count_after(mask, reset)
         arrays = _copy_if_numpy(x), _copy_if_numpy(mask), _copy_if_numpy(reset)
-        y, self._state = self._step(self._variables, self._state, *arrays)
+        y, state = self._step(self._variables, self._state, *arrays)
+        _check_traced(state)  # also of arrays that a traced function holds as constants
+        self._state = state
         self._capacity.counts = counts
         self.num_steps += 1
         return y
@@ -182,7 +186,8 @@ class Stream:
         Raises:
             ValueError: The observations exceed the capacity of a row (the state is unchanged), a
                 shape does not fit, or the state grows without ``max_length``.
-            TypeError: ``mask`` is not boolean, or the model has no call on sequences.
+            TypeError: ``mask`` is not boolean, the model has no call on sequences, or ``jit``
+                traces the call.
 
         Example:
             >>> import jax.numpy as jnp
@@ -196,6 +201,7 @@ class Stream:
             ((2, 16), 400, 1)
         """
         check_model(self._model, sequences=True)
+        _check_traced(x, mask, self._state)
         prompt, real = jax.tree.map(np.asarray, check_prompt(x, mask, chunk_size))
         check_capacity(prompt, real, self._max_length)
         counts = self._capacity.count_after(real, length=prompt.shape[1])
@@ -265,6 +271,15 @@ class Stream:
             )
         self._state = _gather_rows(self._state, indices)
         self._capacity.counts = self._capacity.counts[np.asarray(indices)]
+
+
+def _check_traced(*arrays: Any) -> None:
+    """Raises a TypeError for arrays that ``jit`` traces: a stream would keep a traced state."""
+    if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(arrays)):
+        raise TypeError(
+            "a Stream keeps its state outside of jit, and compiles its own step; call it outside, "
+            "or run whole sequences by inference.unroll, or model.step in jax.lax.scan."
+        )
 
 
 def _copy_if_numpy(x: Any) -> Any:

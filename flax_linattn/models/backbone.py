@@ -31,7 +31,7 @@ class BackboneState(NamedTuple):
     """State that a backbone carries from call to call.
 
     Attributes:
-        position: int32 [B], the number of tokens of the current segment so far.
+        position: Number of tokens of the current segment so far, int32 [B].
         window: State of the embedding.
         layers: States of the blocks.
         segment_id: Integer array of shape [B], the segment in which the last call ended; None if
@@ -71,7 +71,7 @@ class Backbone(SequenceModel):
 
     Attributes:
         layers: The blocks' options.
-        mechanisms: Of each layer.
+        mechanisms: Mechanism of each layer.
 
     Raises:
         ValueError: An option that is unknown, out of range, or not for this embedding.
@@ -137,7 +137,7 @@ class Backbone(SequenceModel):
         )
         self.param_dtype = parameters.get("param_dtype", jnp.float32)
         self.final_norm = (
-            nn.LayerNorm(layers.features, param_dtype=self.param_dtype, rngs=rngs)
+            nn.make_norm(layers.norm_type, layers.features, param_dtype=self.param_dtype, rngs=rngs)
             if final_norm
             else None
         )

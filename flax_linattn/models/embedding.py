@@ -368,7 +368,7 @@ class TokenTable(PointwiseEmbedding):
         return self.table.dtype
 
     def _embed(self, x: Array) -> Array:
-        check_tokens(x)
+        check_tokens(x, self.num_tokens)
         x = x.astype(jnp.int32)  # a narrow dtype, such as that of bytes, may not hold N
         # Negative ones would count from the table's end.
         known = jnp.where(x < 0, self.num_tokens, x)
@@ -385,8 +385,8 @@ class TokenEmbedding(TokenTable):
     """Embeds tokens: a table, times sqrt(C), plus positions (Vaswani et al., 2017, section 3.4).
 
     The factor gives a token about the length of its position embedding, while a tied head uses the
-    table without it. A token outside the table gives NaN, as a position beyond a learned table
-    does.
+    table without it. Under ``jit`` a token outside the table gives NaN, as a position beyond a
+    learned table does; outside ``jit`` it is an error.
 
     Args:
         num_tokens: Vocabulary size N; tokens are 0 ... N - 1.
@@ -433,7 +433,7 @@ class TokenEmbedding(TokenTable):
 class OneHotEmbedding(PointwiseEmbedding):
     """Encodes tokens as one-hot vectors, without parameters and positions.
 
-    A token outside 0 ... N - 1 gives NaN, as it does in a :class:`TokenEmbedding`.
+    A token outside 0 ... N - 1 is handled as by a :class:`TokenEmbedding`.
 
     Args:
         num_tokens: Vocabulary size N, and number of features; tokens are 0 ... N - 1.
@@ -458,7 +458,7 @@ class OneHotEmbedding(PointwiseEmbedding):
         self.observation_shape = ()
 
     def _embed(self, x: Array) -> Array:
-        check_tokens(x)
+        check_tokens(x, self.num_tokens)
         x = x.astype(jnp.int32)  # a narrow dtype may not hold N
         known = (x >= 0) & (x < self.num_tokens)
         return jnp.where(known[..., None], jax.nn.one_hot(x, self.num_tokens), jnp.nan)

@@ -26,7 +26,7 @@ class HorizonState(NamedTuple):
     """State that the decoder of a window carries over the steps of the horizon.
 
     Attributes:
-        position: int32 [B], the number of positions decoded so far, labels included.
+        position: Number of positions decoded so far, labels included, int32 [B].
         window: State of the decoder's embedding.
         layers: States of the decoder blocks, with the projected window.
         mean: Mean of the window, of shape [B, channels].
@@ -147,11 +147,11 @@ class EncoderDecoder(nnx.Module):
         self.encoder = nnx.List(
             layers.block(sized(mechanism, max_length), rngs) for mechanism in layers.mechanisms
         )
-        self.encoder_norm = nn.LayerNorm(layers.features, rngs=rngs)
+        self.encoder_norm = nn.make_norm(layers.norm_type, layers.features, rngs=rngs)
         decoded = None if max_length is None else label_length + horizon
         last = sized(layers.mechanisms[-1], decoded)
         self.decoder = nnx.List(layers.decoder_block(last, rngs) for _ in range(num_decoder_layers))
-        self.decoder_norm = nn.LayerNorm(layers.features, rngs=rngs)
+        self.decoder_norm = nn.make_norm(layers.norm_type, layers.features, rngs=rngs)
         self.head = nn.linear(layers.features, len(self.targets), rngs=rngs)
 
     @property

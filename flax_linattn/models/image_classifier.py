@@ -1,4 +1,4 @@
-"""Image classifier: a vision transformer on any mechanism."""
+"""Image classifier: a vision transformer with any mechanism."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ IMAGE_POOLINGS = ("class", "mean")
 
 
 def vit_layers(size: Literal["ti", "s"] = "ti", **others: Any) -> Layers:
-    """The layers of a vision transformer, as TaylorShift's code trains them on ImageNet.
+    """Returns the layers of a vision transformer, as TaylorShift's code trains it on ImageNet.
 
     12 pre-norm blocks of 192 features and 3 heads ("ti") or 384 and 6 ("s"), GELU, a feed-forward
     width of 4 C, no dropout, drop path that grows to 0.05, LayerScale from 1e-4. (The paper's table
-    prints 348 features for S, its code has 384.) Departures, as everywhere in this library: layer
-    norms have PyTorch's epsilon of 1e-5, and linear layers its initial values; timm's vision
-    transformers have 1e-6, truncated normal kernels of 0.02 and biases of 0.
+    prints 348 features for S, its code has 384.) Departures: layer norms have PyTorch's epsilon of
+    1e-5, and linear layers its initialization, as everywhere in this library; timm's vision
+    transformers have an epsilon of 1e-6, truncated normal kernels of std 0.02 and biases of 0.
 
     Args:
         size: Size of the model, "ti" or "s".
-        **others: Options of :class:`Layers` that replace these.
+        **others: Options of :class:`Layers` that replace these defaults.
 
     Raises:
         ValueError: If the size is unknown, or an option is out of range.
@@ -67,22 +67,21 @@ def vit_layers(size: Literal["ti", "s"] = "ti", **others: Any) -> Layers:
 
 
 class ImageClassifier(nnx.Module):
-    """Classifies images: patches, positions, a backbone, and a linear head.
+    """Classifies images with a vision transformer on any mechanism.
 
-    A vision transformer (Dosovitskiy et al., 2021) with any mechanism that attends to whole
-    sequences. Positions are added to the patches only; a class token has none, as in TaylorShift's
-    code. With the layers of ``vit_layers`` it is TaylorShift's model for ImageNet.
+    A vision transformer (Dosovitskiy et al., 2021): patches, positions, a backbone, and a linear
+    head. Positions are added to the patches only; a class token has none, as in TaylorShift's code.
+    With ``vit_layers`` it is TaylorShift's model for ImageNet.
 
     Args:
-        image_size: H and W of every image.
+        image_size: Height H and width W of the images in pixels.
         patch_size: Edge length of a patch in pixels.
         num_classes: Number of classes.
         in_channels: Number of channels of the images.
         embedding: Embedding of the patches, "linear" or "conv"; see ``nn.PatchEmbedding``.
         position: "learned", "sinusoidal", or "none".
-        pooling: Features to classify: those of a class token ("class"), or the mean of the patches
-            ("mean").
-        is_causal: Whether patches attend only to earlier ones; with "mean" pooling.
+        pooling: Features to classify: "class" (of a class token), or "mean" (over the patches).
+        is_causal: Whether patches attend only to earlier patches; requires "mean" pooling.
         layers: Options of the blocks; default ``vit_layers("ti")``.
         param_dtype: Dtype of the parameters.
         rngs: Random number generators; "params" initializes the parameters, and "dropout", if
@@ -196,8 +195,8 @@ class ImageClassifier(nnx.Module):
             Logits float32 [B, classes].
 
         Raises:
-            ValueError: If images have another size.
-            TypeError: If images have an integer dtype.
+            ValueError: If the images have another size.
+            TypeError: If the images have an integer dtype.
         """
         rate = self.classifier.backbone.layers.drop_path_rates[-1]
         key = resolve_dropout_key(self.dropout, dropout_key, rate)

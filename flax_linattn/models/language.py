@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-import jax.numpy as jnp
 from flax import nnx
 
 from flax_linattn.models.backbone import Backbone
@@ -12,6 +11,7 @@ from flax_linattn.models.embedding import PositionName, TokenEmbedding
 from flax_linattn.models.head import Head, resolve_backbone
 from flax_linattn.models.layers import Layers
 from flax_linattn.nn.linear import linear
+from flax_linattn.ops.contract.numerics import accumulation_dtype
 from flax_linattn.typing import Array
 
 LANGUAGE_LAYERS = Layers(norm="pre")
@@ -88,8 +88,10 @@ class LanguageModel(Head):
         )
 
     def read(self, h: Array) -> Array:
-        """Computes logits float32 [..., tokens] of the next token from features h [..., C]."""
-        if self.head is not None:
-            return self.head(h).astype(jnp.float32)
+        """Computes logits [..., tokens] of the next token from features h [..., C].
+
+        They are float32, or float64 if the features or parameters are.
+        """
         embedding = cast(TokenEmbedding, self.backbone.input_embedding)
-        return embedding.attend(h).astype(jnp.float32)
+        logits: Array = embedding.attend(h) if self.head is None else self.head(h)
+        return logits.astype(accumulation_dtype(logits.dtype))

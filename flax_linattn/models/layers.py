@@ -20,8 +20,9 @@ from flax_linattn.checks import (
     check_positive,
     check_rate,
 )
-from flax_linattn.nn.block import NORMS
-from flax_linattn.nn.feed_forward import ACTIVATIONS
+from flax_linattn.nn.block import check_norm
+from flax_linattn.nn.feed_forward import ACTIVATIONS, GATED_ACTIVATIONS
+from flax_linattn.nn.norm import NORM_TYPES
 
 Mechanisms: TypeAlias = str | ops.Mechanism | tuple[str | ops.Mechanism, ...]
 """A mechanism (or its name) for all layers, or one for each layer."""
@@ -51,8 +52,14 @@ class Layers:
         hidden_features: Width of the feed-forward layers. Default: 4 C.
         mechanism: Attention mechanism by name, with optional hyperparameters, as in
             elementwise_series:order=2. Several names give one for each layer (a hybrid stack).
-        norm: Position of LayerNorm: before ("pre") or after ("post") each sublayer.
-        activation: Activation function of the feed-forward layers.
+        norm: Position of norms: before ("pre") or after ("post") each sublayer, or around it
+            ("sandwich").
+        norm_type: Type of norms: LayerNorm ("layer") or RMSNorm ("rms").
+        activation: Activation function of the feed-forward layers; "swiglu" and "geglu" are gated.
+        use_bias: Give linear layers a bias.
+        is_parallel: Let attention and feed-forward layer of a block read the same input, with norm
+            "pre".
+        residual_scale: Factor of each sublayer's output before it joins the residual.
         dropout_rate: Fraction of features dropped during training.
         rotary: Rotate queries and keys by their positions (RoPE), see ``nn.RotaryPosition``.
         dtype: Dtype of the computation. Parameters, sums and losses stay float32; float64 inputs
@@ -81,8 +88,12 @@ class Layers:
     num_heads: int = 8
     hidden_features: int | None = None
     mechanism: Mechanisms = "aaren"
-    norm: Literal["pre", "post"] = "post"
-    activation: Literal["gelu", "relu", "tanh"] = "gelu"
+    norm: Literal["pre", "post", "sandwich"] = "post"
+    norm_type: Literal["layer", "rms"] = "layer"
+    activation: Literal["gelu", "relu", "tanh", "silu", "swiglu", "geglu"] = "gelu"
+    use_bias: bool = True
+    is_parallel: bool = False
+    residual_scale: float = 1.0
     dropout_rate: float = 0.1
     rotary: bool = False
     dtype: DTypeName = "float32"
@@ -102,8 +113,10 @@ class Layers:
         check_rate(drop_path_rate=self.drop_path_rate)
         if self.layer_scale is not None:
             check_positive(layer_scale=self.layer_scale)
-        check_choice(NORMS, norm=self.norm)
-        check_choice(ACTIVATIONS, activation=self.activation)
+        check_positive(residual_scale=self.residual_scale)
+        check_norm(self.norm)
+        check_choice(NORM_TYPES, norm_type=self.norm_type)
+        check_choice((*ACTIVATIONS, *GATED_ACTIVATIONS), activation=self.activation)
         check_choice(("none", *REMAT), remat=self.remat)
         given: Any = self.dtype
         name = "float32" if given is None else jnp.dtype(given).name
@@ -198,8 +211,9 @@ class Layers:
     @property
     def _block_options(self) -> dict[str, Any]:
         """Options that blocks and decoder blocks share."""
-        names = ("num_heads", "hidden_features", "norm", "activation", "dropout_rate")
-        return {name: getattr(self, name) for name in names} | {"dtype": self.compute_dtype}
+        names = ("num_heads", "hidden_features", "norm", "norm_type", "activation", "use_bias")
+        own = {name: getattr(self, name) for name in (*names, "dropout_rate")}
+        return own | {"dtype": self.compute_dtype}
 
     def block(
         self,
@@ -214,6 +228,8 @@ class Layers:
             self.features,
             mechanism=mechanism,
             position=nn.RotaryPosition() if self.rotary else None,
+            is_parallel=self.is_parallel,
+            residual_scale=self.residual_scale,
             drop_path_rate=drop_path_rate,
             layer_scale=self.layer_scale,
             rngs=rngs,

@@ -21,7 +21,7 @@ class MomentsState(NamedTuple):
     """Moments of the valid tokens so far; leaves [..., C] or [...].
 
     Attributes:
-        num_tokens: int32, number of tokens.
+        num_tokens: Number of tokens, int32.
         weight: Total weight of the tokens; per channel if values may be missing.
         mean: Weighted mean.
         spread: Weighted sum of squared differences from the mean.
@@ -68,7 +68,7 @@ class Moments:
         """Computes the moments of every prefix.
 
         Args:
-            x: float32; 0 at masked positions. With ``missing`` [B, T, 2 C].
+            x: Values float32 [B, T, C], 0 at masked positions; [B, T, 2 C] with ``missing``.
             state: State of the tokens before.
             mask: Boolean array of shape [B, T]; True marks valid tokens.
             starts: Bool [B, T], True = a packed segment begins here.

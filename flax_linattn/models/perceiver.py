@@ -1,4 +1,4 @@
-"""Sequences read by latents: constant memory, and layers that run once an output, not a token."""
+"""Perceiver: latents read a sequence in constant memory, and the layers run only on the latents."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from flax_linattn.ops.contract.state import register_state
 from flax_linattn.typing import Array, State
 
 PERCEIVER_LAYERS = Layers(num_layers=2, hidden_features=256, mechanism="softmax")
-"""The layers among the latents unless others are given."""
+"""Default options of the blocks between the latents."""
 
 
 @register_state
 class PerceiverState(NamedTuple):
-    """What a reader carries from call to call; its size does not depend on the number of tokens.
+    """State of a :class:`PerceiverReader`, whose size does not depend on the number of tokens.
 
     Attributes:
-        position: int32 [B], number of tokens of the current segment taken in.
-        window: The embedding's state.
-        latents: What the latents have read.
-        segment_id: Int [B], the segment in which the last call ended; None if not packed.
+        position: Number of tokens of the current segment so far, int32 [B].
+        window: State of the embedding.
+        latents: State of ``nn.LatentAttention``, a summary of the tokens so far.
+        segment_id: Segment in which the last call ended, int [B]; None if not packed.
     """
 
     position: Int[Array, "B"]
@@ -45,38 +45,40 @@ class PerceiverState(NamedTuple):
 
 
 class PerceiverReader(SequenceModel):
-    """Outputs of sequences that latents read: a Perceiver that also runs token by token.
+    """Classifies or regresses sequences with a Perceiver that also runs token by token.
 
     After Jaegle et al., "Perceiver", 2021: tokens are embedded, a few learned latents attend to
-    them (``nn.LatentAttention``), attend to each other in layers, and their mean leads to the
-    outputs. Departures: the latents read once, so that what they have read is a state of constant
-    size (Feng et al., "Attention as an RNN", 2024, section 3.1); the layer that follows has the
-    feed-forward part that a Perceiver's cross-attention has of its own.
+    them (``nn.LatentAttention``), blocks of self-attention process the latents, and a linear head
+    maps their mean to the outputs. Departures: the latents attend to the tokens once, so that the
+    result is a state of constant size (Feng et al., "Attention as an RNN", 2024, section 3.1); and
+    the feed-forward part of the cross-attention is that of the block that follows.
 
-    Tokens see nothing of each other but what the embedding's convolution covers: to read and to
-    remember one costs the same at any depth. Each output runs the layers once over the latents: a
-    call once a sequence, ``every_step`` and ``step`` once a token.
+    Tokens interact only through the latents, and the embedding's convolution: the cost of a token
+    does not depend on the number of blocks. The blocks run once for each output: once a sequence in
+    a call, once a token with ``every_step`` and in ``step``.
 
-    A call returns outputs [B, num_outputs], or with ``every_step``, which packed sequences need,
-    [B, T, num_outputs].
+    A call returns outputs [B, num_outputs], or [B, T, num_outputs] with ``every_step=True``, which
+    packed sequences need.
 
     Args:
-        embedding: An :class:`Embedding`; or a number of channels, for an
+        embedding: An :class:`Embedding`, or the number of channels of an
             :class:`ObservationEmbedding`.
-        num_outputs: Outputs, such as classes.
-        num_latents: L.
-        reads_by: The mechanism of the latents that read, one with ``capabilities.given_queries``.
-        layers: Those among the latents, which are not causal; default ``PERCEIVER_LAYERS``.
+        num_outputs: Number of outputs, such as classes.
+        num_latents: Number L of latents.
+        reads_by: Mechanism by which the latents attend to the tokens; it has
+            ``capabilities.latents``.
+        layers: Options of the blocks between the latents, which are non-causal; default
+            ``PERCEIVER_LAYERS``.
         max_length: Maximum number of tokens of a sequence, for learned positions.
         rngs: Random number generators; "params" initializes the parameters, and "dropout", if
             present, gives dropout keys after ``model.train()``.
-        **options: Options of ``layers`` by name; how parameters are made (``nn.ParameterOptions``);
-            and with a number of channels, those of its embedding (kernel_size, embedding_padding,
-            position).
+        **options: Options of ``layers`` by name; initialization and dtype of the parameters
+            (``nn.ParameterOptions``); and with a number of channels, options of its embedding
+            (kernel_size, embedding_padding, position).
 
     Raises:
-        ValueError: An option that is unknown or out of range, or positions for latents, which have
-            none (``rotary``).
+        ValueError: If an option is unknown or out of range, or ``rotary`` is set, since latents
+            have no positions.
 
     Example:
         >>> import jax.numpy as jnp
@@ -138,7 +140,9 @@ class PerceiverReader(SequenceModel):
             **parameters,
         )
         self.param_dtype = parameters.get("param_dtype", jnp.float32)
-        self.read_norm = nn.LayerNorm(layers.features, param_dtype=self.param_dtype, rngs=rngs)
+        self.read_norm = nn.make_norm(
+            layers.norm_type, layers.features, param_dtype=self.param_dtype, rngs=rngs
+        )
         self.backbone = Backbone(
             FeatureEmbedding(layers.features),
             layers,
@@ -157,17 +161,17 @@ class PerceiverReader(SequenceModel):
 
     @property
     def layers(self) -> Layers:
-        """Options of the blocks among the latents."""
+        """Options of the blocks between the latents."""
         return self.backbone.layers
 
     @property
     def observation_shape(self) -> tuple[int, ...]:
-        """Of one observation, see ``Embedding``."""
+        """Shape of one observation, see ``Embedding``."""
         return self.input_embedding.observation_shape
 
     @property
     def streams(self) -> bool:
-        """Whether ``init_state`` and ``step`` are offered: the embedding has to be causal."""
+        """Whether ``init_state`` and ``step`` are available: the embedding must be causal."""
         return self.input_embedding.streams
 
     @property

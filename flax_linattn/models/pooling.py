@@ -34,7 +34,7 @@ class CountedState(NamedTuple):
 
     Attributes:
         value: Pooled vectors of shape [B, C].
-        num_tokens: int32 [B], number of tokens.
+        num_tokens: Number of tokens, int32 [B].
     """
 
     value: Array

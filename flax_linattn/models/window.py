@@ -1,14 +1,13 @@
-"""Prediction from a window: the expressive-attention paper's model, and how it streams.
+"""Next-symbol prediction from a sliding window: the expressive-attention paper's model.
 
 Gros, "Reorganizing attention-space geometry with expressive attention", 2024 (arXiv 2407.18601),
 "Experimental settings": one-hot tokens of dimension d = N, no positions, one causal block of a
-single head, layer norms on entry to attention and feed-forward (tanh, width 4 d), skip
-connections, and a matrix from the uppermost layer to the next symbol. No norm stands before that
-matrix. The paper leaves open whether it takes the last token or all of the context: both are
-here, by the name of ``readout``. Its query, key and value matrices act "specifically for each
-token", and what is attended to is added without another matrix: by ``projections="position"``
-each position of the window has three matrices of its own. Matrices have no bias; the feed-forward
-layers have theirs.
+single head, layer norms before attention and feed-forward (tanh, width 4 d), skip connections, and
+a matrix from the last layer to the next symbol, without a norm before it. The paper leaves open
+whether that matrix receives the last token or the whole context: ``readout`` offers both. The
+paper's query, key and value matrices act "specifically for each token", and there is no output
+projection: with ``projections="position"`` each position of the window has its own three matrices.
+Only the feed-forward layers have biases.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ PROJECTIONS = ("position", "shared")
 
 
 def window_layers(num_symbols: int, **options: Any) -> Layers:
-    """Returns the default layers of a window model: the paper's, of width d = N.
+    """Returns the default layers of a window model, as in the paper, with width d = N.
 
     Args:
         num_symbols: Number of symbols N.
@@ -68,11 +67,11 @@ def window_layers(num_symbols: int, **options: Any) -> Layers:
 
 @register_state
 class WindowState(NamedTuple):
-    """Last tokens of each row, the state of a window model.
+    """State of a :class:`WindowModel`: the last tokens of each sequence.
 
     Attributes:
-        tokens: int32 [B, context], the newest last; 0 before the first token.
-        num_tokens: int32 [B], the number of valid ones.
+        tokens: Last tokens, int32 [B, context], the newest last; 0 before the first token.
+        num_tokens: Number of valid tokens, int32 [B].
     """
 
     tokens: Int[Array, "B T"]
@@ -80,32 +79,32 @@ class WindowState(NamedTuple):
 
 
 class WindowModel(Head):
-    """Scores of the next symbol from the last ``context`` ones, after Gros (module docstring).
+    """Predicts the next symbol from the last ``context`` symbols, after Gros (module docstring).
 
     It streams with any causal mechanism, and in constant memory: the state is the window itself,
-    and each step computes all of it again. Tokens that a window does not have yet are masked.
+    and each step recomputes the whole window. Positions before the first token are masked.
 
     A call takes symbols int [B, T], T = ``context`` in training, and returns scores float32 [B, N]
-    of the symbol after the last ``context`` real ones of each row: 0 without any, NaN after an
-    unknown one.
+    of the symbol after the last ``context`` valid ones of each sequence: 0 if there is no valid
+    symbol, NaN after a symbol out of range.
 
     Args:
-        num_symbols: N; symbols are 0 ... N - 1, and features are as many.
-        context: Tokens of a window.
-        readout: "flatten", a matrix [context * N, N] of the whole context, so that each place
-            has its own weights; or "last", a matrix [N, N] of the last token.
-        projections: "position", matrices of queries, keys and values for each position, and none
-            after attention; a learned query has one for all. Or "shared", the four projections of
+        num_symbols: Number N of symbols, which are 0 ... N - 1, and of features.
+        context: Number of tokens of a window.
+        readout: "flatten", a matrix [context * N, N] on the whole context, so that each position
+            has its own weights; or "last", a matrix [N, N] on the last token.
+        projections: "position", query, key and value matrices for each position (a learned query is
+            shared), and no output projection; or "shared", the four projections of
             ``nn.Attention``.
-        layers: Of the backbone; default ``window_layers(num_symbols)``.
+        layers: Options of the blocks; default ``window_layers(num_symbols)``.
         rngs: Random number generators; "params" initializes the parameters, and "dropout", if
             present, gives dropout keys after ``model.train()``.
-        **options: Options of ``layers`` by name (mechanism, num_layers, ...), and how parameters
-            are made (``nn.ParameterOptions``).
+        **options: Options of ``layers`` by name (mechanism, num_layers, ...); initialization and
+            dtype of the parameters (``nn.ParameterOptions``).
 
     Raises:
-        ValueError: An option that is unknown or out of range, layers of another width, or a
-            mechanism that is not causal.
+        ValueError: If an option is unknown or out of range, the layers have another width, or the
+            mechanism is not causal.
 
     Example:
         >>> import jax.numpy as jnp
@@ -175,8 +174,8 @@ class WindowModel(Head):
         return self.head(h).astype(jnp.float32)
 
     def _map(self, x: Array, call: Call) -> tuple[Array, WindowState]:
-        """Computes scores after the last tokens of the state and x."""
-        check_tokens(x)
+        """Computes scores of the symbol after the last tokens of the state and x."""
+        check_tokens(x, self.num_symbols)
         tokens, real = x[:, -self.context :], None
         if call.mask is not None or call.state is not None or x.shape[1] < self.context:
             tokens, real = self._last_tokens(x, call.mask, call.state)
@@ -197,13 +196,13 @@ class WindowModel(Head):
 
     @property
     def num_positions(self) -> int | None:
-        """None: a stream has no end, since the window slides."""
+        """None: the length of a stream is unlimited, since the window slides."""
         return None
 
     def init_state(
         self, batch_size: int, max_length: int | None = None, *, dtype: DTypeLike = jnp.float32
     ) -> WindowState:
-        """The empty window of each row; ``max_length`` and ``dtype`` change nothing."""
+        """Returns an empty window per sequence; ``max_length`` and ``dtype`` have no effect."""
         return WindowState(
             jnp.zeros((batch_size, self.context), jnp.int32), jnp.zeros(batch_size, jnp.int32)
         )
@@ -217,13 +216,13 @@ class WindowModel(Head):
         )
 
     def _check_packs(self) -> None:
-        """Raises a ValueError: each row holds one sequence."""
+        """Raises a ValueError: packed sequences are not supported."""
         raise ValueError(
             "a window model does not support packed sequences; pass each sequence in its own row."
         )
 
     def _check_streams(self) -> None:
-        """Passes: with any mechanism the state is the window."""
+        """Accepts every mechanism: the state is the window."""
 
     def _last_tokens(
         self, x: Array, mask: Array | None, state: WindowState | None
@@ -241,7 +240,7 @@ class WindowModel(Head):
 def _project_by_position(
     attention: nn.Attention, context: int, options: Mapping[str, Any], rngs: nnx.Rngs
 ) -> None:
-    """Gives queries, keys and values matrices of each position, and takes the last matrix away."""
+    """Sets query, key and value projections by position, and removes the output projection."""
     names = ["key_projection", "value_projection"]
     can = attention.mechanism.capabilities
     if not (can.learned_query or can.shared_query_key):

@@ -12,7 +12,7 @@ from flax_linattn.nn.feed_forward import FeedForward
 from flax_linattn.nn.latent_attention import LatentAttention
 from flax_linattn.nn.layer_scale import LayerScale
 from flax_linattn.nn.linear import ParameterOptions, PositionLinear, UniformFanIn, linear
-from flax_linattn.nn.norm import LayerNorm
+from flax_linattn.nn.norm import LayerNorm, RMSNorm, make_norm
 from flax_linattn.nn.patches import PatchEmbedding
 from flax_linattn.nn.position import (
     LearnedPosition,
@@ -43,6 +43,7 @@ __all__ = [
     "PositionLinear",
     "ProjectedAttention",
     "QueryKeyPosition",
+    "RMSNorm",
     "RotaryPosition",
     "SequenceNorm",
     "SinusoidalPosition",
@@ -51,6 +52,7 @@ __all__ = [
     "ValueEmbedding",
     "apply_drop_path",
     "linear",
+    "make_norm",
     "resolve_mechanism",
     "sinusoid",
     "token_positions",

@@ -5,12 +5,16 @@ from __future__ import annotations
 from typing import Literal, NamedTuple, Unpack, overload
 
 import jax.numpy as jnp
+from flax import nnx
+from jax.typing import DTypeLike
 from jaxtyping import Int
 
+from flax_linattn import ops
 from flax_linattn.nn.call import Call
-from flax_linattn.nn.linear import PositionLinear
+from flax_linattn.nn.linear import PositionLinear, check_options
 from flax_linattn.nn.meshes import automatic
-from flax_linattn.nn.projected import ProjectedAttention
+from flax_linattn.nn.position import QueryKeyPosition
+from flax_linattn.nn.projected import AttentionOptions, ProjectedAttention
 from flax_linattn.ops.contract.masks import zero_padding
 from flax_linattn.ops.contract.state import register_state
 from flax_linattn.typing import (
@@ -29,7 +33,7 @@ from flax_linattn.typing import (
 class AttentionCallOptions(SequenceOptions, total=False):
     """Keyword options of a call of ``Attention``."""
 
-    is_causal: bool
+    is_causal: bool | None
     positions: Int[Array, "B T"] | None
     context_mask: Mask | None
 
@@ -72,6 +76,9 @@ class Attention(ProjectedAttention):
         qkv_features: Features of queries, keys and values over all heads, H * K = H * V; default
             ``in_features``.
         out_features: Number of features of the outputs; default ``in_features``.
+        is_causal: Whether calls are causal unless they say otherwise. Default: only if the
+            mechanism is causal only. With False the layer has no ``step``, which would be another
+            function.
         use_bias: Whether the four projections have a bias.
         position: Position encoding of queries and keys, such as ``RotaryPosition()``; None for
             none.
@@ -86,22 +93,45 @@ class Attention(ProjectedAttention):
 
     Raises:
         ValueError: If ``qkv_features`` is not a multiple of ``num_heads``, the mechanism is
-            unknown, or ``position`` is given to a mechanism with a learned query, which has no
-            position.
+            unknown or does not support ``is_causal``, or ``position`` is given to a mechanism with
+            a learned query, which has no position.
 
     Example:
         >>> import jax, jax.numpy as jnp
         >>> from flax import nnx
         >>> from flax_linattn import nn
-        >>> attention = nn.Attention(32, 4, mechanism="aaren", rngs=nnx.Rngs(0))
+        >>> attention = nn.Attention(32, 4, mechanism="aaren", is_causal=True, rngs=nnx.Rngs(0))
         >>> x = jax.random.normal(jax.random.key(1), (2, 10, 32))
-        >>> y = attention(x, is_causal=True)                      # in parallel
+        >>> y = attention(x)                                      # in parallel
         >>> state = attention.init_state(2)
         >>> for t in range(10):                                   # as a recurrent network
         ...     y_t, state = attention.step(x[:, t], state)
         >>> bool(jnp.allclose(y[:, -1], y_t, atol=1e-5))
         True
     """
+
+    def __init__(
+        self,
+        in_features: int,
+        num_heads: int,
+        *,
+        mechanism: str | ops.Mechanism = "softmax",
+        is_causal: bool | None = None,
+        position: QueryKeyPosition | None = None,
+        rngs: nnx.Rngs,
+        **options: Unpack[AttentionOptions],
+    ) -> None:
+        check_options(self, AttentionOptions, options)
+        super().__init__(
+            in_features, num_heads, mechanism=mechanism, position=position, rngs=rngs, **options
+        )
+        can = self.mechanism.capabilities
+        if is_causal is not None and not (can.causal if is_causal else can.noncausal):
+            raise ValueError(
+                f"{self.mechanism.name!r} does not support is_causal={is_causal}; omit is_causal, "
+                "or choose another mechanism."
+            )
+        self.is_causal = True if is_causal is None and not can.noncausal else is_causal
 
     @overload
     def __call__(
@@ -129,7 +159,7 @@ class Attention(ProjectedAttention):
         x: Features,
         context: Features | None = None,
         *,
-        is_causal: bool = False,
+        is_causal: bool | None = None,
         mask: Mask | None = None,
         context_mask: Mask | None = None,
         segment_ids: SegmentIds | None = None,
@@ -143,14 +173,16 @@ class Attention(ProjectedAttention):
         Args:
             x: Inputs of shape [B, T, C], which give the queries.
             context: Inputs of shape [B, S, C] for keys and values (cross-attention); default ``x``.
-            is_causal: Whether each position attends only to itself and earlier positions.
+            is_causal: Whether each position attends only to itself and earlier positions; default
+                the layer's ``is_causal``.
             mask: Boolean array of shape [B, T]; True marks valid tokens of ``x``.
             context_mask: Boolean array of shape [B, S]; True marks valid tokens of ``context``.
             segment_ids: Integer array of shape [B, T]; ids of packed sequences.
             positions: Integer array of shape [B, T], for a layer with a ``position``; default the
                 number of earlier valid tokens in this call.
             state: State returned by an earlier call, whose tokens precede these.
-            return_state: Whether to return ``(y, state)`` instead of ``y``.
+            return_state: Whether to return ``(y, state)`` instead of ``y``, for a causal call that
+                later calls continue.
             form: Form of the computation; see ``ops.Mechanism.attend``.
 
         Returns:
@@ -158,7 +190,8 @@ class Attention(ProjectedAttention):
             positions, y is the output projection's bias.
 
         Raises:
-            ValueError: If shapes do not match, or the mechanism does not support the combination.
+            ValueError: If shapes do not match, the mechanism does not support the combination, or
+                the state of a call that is not causal is asked for.
             TypeError: If x or context is not an array.
         """
         call = Call(
@@ -166,7 +199,7 @@ class Attention(ProjectedAttention):
             segment_ids=segment_ids,
             positions=positions,
             state=state,
-            is_causal=is_causal,
+            is_causal=self._resolve_causal(is_causal),
             return_state=return_state,
             form=form,
         )
@@ -181,13 +214,18 @@ class Attention(ProjectedAttention):
             y, after = self._map(x, self._check_call(x, call))
         return (y, after) if return_state else y
 
+    def _resolve_causal(self, is_causal: bool | None) -> bool:
+        return bool(self.is_causal if is_causal is None else is_causal)
+
     def _check_call(self, x: Features, call: Call) -> Call:
         """Validates inputs x [B, T, C], and adds positions to the call where the layer needs them.
 
         Raises:
-            ValueError: If the shape is wrong, or positions are missing or not supported.
+            ValueError: If the shape is wrong, positions are missing or not supported, or the state
+                of a call that is not causal is asked for.
             TypeError: If x is not an array.
         """
+        _check_state_wanted(call)
         self._check_inputs("B, T", x=x)
         self._check_positions(call.positions)
         if self.position is not None and call.positions is None:
@@ -212,6 +250,7 @@ class Attention(ProjectedAttention):
     ) -> tuple[Features, State | None]:
         self._check_cross()
         self._check_inputs("B, T", x=x, context=context)
+        _check_state_wanted(call)
         self._check_positions(call.positions)
         if self.position is not None:
             raise ValueError(
@@ -278,6 +317,16 @@ class Attention(ProjectedAttention):
                 f"{self.mechanism.name!r} does not support cross-attention; omit context."
             )
 
+    @property
+    def streams(self) -> bool:
+        return super().streams and self.is_causal is not False
+
+    def init_state(
+        self, batch_size: int, max_length: int | None = None, *, dtype: DTypeLike | None = None
+    ) -> State:
+        self._check_step()
+        return super().init_state(batch_size, max_length, dtype=dtype)
+
     @automatic(1)
     def step(
         self,
@@ -299,9 +348,10 @@ class Attention(ProjectedAttention):
             Outputs of shape [B, out_features], and the new state.
 
         Raises:
-            ValueError: If shapes do not match, positions are missing, or each position has its own
-                weights.
+            ValueError: If shapes do not match, positions are missing, each position has its own
+                weights, or the layer was made with ``is_causal=False``.
         """
+        self._check_step()
         if isinstance(self.key_projection, PositionLinear):
             raise ValueError(
                 "this layer has separate weights for each position, so it needs whole "
@@ -318,12 +368,27 @@ class Attention(ProjectedAttention):
             q, k = self.position(q, positions), self.position(k, positions)
         return self._attend_step(q, k, x, state, mask)
 
+    def _check_step(self) -> None:
+        if self.is_causal is False:
+            raise ValueError(
+                "this layer was made with is_causal=False, so its outputs depend on later tokens, "
+                "which a step does not have; make it with is_causal=True."
+            )
+
     def _check_positions(self, positions: Array | None) -> None:
         if self.position is None and positions is not None:
             raise ValueError(
                 "this layer does not use positions; create it with position, such as "
                 "RotaryPosition(), or omit positions."
             )
+
+
+def _check_state_wanted(call: Call) -> None:
+    if call.return_state and not call.is_causal:
+        raise ValueError(
+            "return_state=True needs is_causal=True: step computes causal outputs, so it cannot "
+            "continue a call that is not causal; pass is_causal=True, or omit return_state."
+        )
 
 
 _POSITIONS = (

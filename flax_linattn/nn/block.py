@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal, Unpack, overload
+from typing import Any, Literal, Unpack, overload
 
+import jax.numpy as jnp
 from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Int
 
 from flax_linattn import ops
-from flax_linattn.checks import check_choice, check_rate
+from flax_linattn.checks import OptionError, check_choice, check_positive, check_rate
 from flax_linattn.nn.attention import Attention
 from flax_linattn.nn.call import Call
 from flax_linattn.nn.drop_path import apply_drop_path
 from flax_linattn.nn.dropout import apply_dropout, make_dropout, resolve_dropout_key, split_key
 from flax_linattn.nn.feed_forward import FeedForward
 from flax_linattn.nn.layer_scale import LayerScale
-from flax_linattn.nn.linear import ParameterOptions
+from flax_linattn.nn.linear import ParameterOptions, check_options
 from flax_linattn.nn.meshes import automatic
-from flax_linattn.nn.norm import LayerNorm
+from flax_linattn.nn.norm import NORM_TYPES, Norm, make_norm
 from flax_linattn.nn.position import QueryKeyPosition
 from flax_linattn.ops.contract.masks import zero_padding
 from flax_linattn.typing import (
@@ -32,25 +33,28 @@ from flax_linattn.typing import (
     State,
 )
 
-NORMS = ("pre", "post")
+NORMS = ("pre", "post", "sandwich")
 
 
 class BlockCallOptions(SequenceOptions, total=False):
     """Keyword options of a call of ``TransformerBlock``."""
 
-    is_causal: bool
+    is_causal: bool | None
     positions: Int[Array, "B T"] | None
     dropout_key: Array | None
 
 
 class TransformerBlock(nnx.Module):
-    """Attention and feed-forward layer with residuals, normalized before (pre) or after (post).
+    """Attention and feed-forward layer with residuals and norms.
 
     Post: x = LN(x + attention(x)); x = LN(x + feed_forward(x)). Pre: x = x + attention(LN(x)); x =
-    x + feed_forward(LN(x)). With width 512 and hidden width 2048 it has the 3,152,384 parameters of
-    the Aaren paper's transformer (section 4.5), and 3,152,896 with Aaren. Departure from the hosts:
-    no dropout on attention weights, which a scan never forms; instead the attention's output has
-    it.
+    x + feed_forward(LN(x)). Sandwich, as in Gemma 2: x = x + LN(attention(LN(x))); x = x +
+    LN(feed_forward(LN(x))). Parallel, as in GPT-J and PaLM: x = x + attention(LN(x)) +
+    feed_forward(LN(x)), with one norm.
+
+    With width 512 and hidden width 2048 the default has the 3,152,384 parameters of the Aaren
+    paper's transformer (section 4.5), and 3,152,896 with Aaren. Departure from the hosts: no
+    dropout on attention weights, which a scan never forms; instead the attention's output has it.
 
     A residual branch may be scaled (``layer_scale``) and, in training, dropped for whole rows
     (``drop_path_rate``), in this order and after its dropout, as in timm's vision transformers.
@@ -60,8 +64,14 @@ class TransformerBlock(nnx.Module):
         num_heads: Number of attention heads H.
         hidden_features: Width of the feed-forward layer; default 4 C.
         mechanism: Name of the attention mechanism, or the mechanism itself.
-        norm: Place of the norms, "pre" or "post".
-        activation: Activation of the feed-forward layer: "gelu", "relu" or "tanh".
+        is_causal: Whether calls are causal unless they say otherwise, as in ``Attention``.
+        norm: Place of the norms, "pre", "post" or "sandwich".
+        norm_type: "layer" for ``LayerNorm``, or "rms" for ``RMSNorm``.
+        activation: Activation of the feed-forward layer; see ``FeedForward``.
+        is_parallel: Whether attention and feed-forward layer read the same normalized input; needs
+            ``norm="pre"``.
+        use_bias: Whether linear layers have a bias.
+        residual_scale: Factor of both branches before they join the residual.
         dropout_rate: Fraction of features dropped during training.
         position: Position encoding of queries and keys, as in ``Attention``.
         drop_path_rate: Probability that a row skips a branch during training, independently for
@@ -75,7 +85,7 @@ class TransformerBlock(nnx.Module):
 
     Raises:
         ValueError: If the norm, activation or mechanism is unknown, ``num_heads`` does not divide
-            C, or a rate or scale is out of range.
+            C, a rate or scale is out of range, or a parallel block is not normalized before.
 
     Example:
         >>> import jax.numpy as jnp
@@ -93,8 +103,13 @@ class TransformerBlock(nnx.Module):
         *,
         hidden_features: int | None = None,
         mechanism: str | ops.Mechanism = "softmax",
-        norm: Literal["pre", "post"] = "post",
+        is_causal: bool | None = None,
+        norm: Literal["pre", "post", "sandwich"] = "post",
+        norm_type: Literal["layer", "rms"] = "layer",
         activation: str = "gelu",
+        is_parallel: bool = False,
+        use_bias: bool = True,
+        residual_scale: float = 1.0,
         dropout_rate: float = 0.0,
         position: QueryKeyPosition | None = None,
         drop_path_rate: float = 0.0,
@@ -103,14 +118,25 @@ class TransformerBlock(nnx.Module):
         rngs: nnx.Rngs,
         **parameters: Unpack[ParameterOptions],
     ) -> None:
-        check_choice(NORMS, norm=norm)
+        check_options(self, ParameterOptions, parameters)
+        check_norm(norm)
         check_rate(drop_path_rate=drop_path_rate)
-        self.norm: Literal["pre", "post"] = norm
+        check_positive(residual_scale=residual_scale)
+        if is_parallel and norm != "pre":
+            raise OptionError(
+                f"a parallel block is normalized before its branches, got norm={norm!r}; pass "
+                'norm="pre".',
+                "norm",
+            )
+        self.norm: Literal["pre", "post", "sandwich"] = norm
+        self.is_parallel, self.residual_scale = is_parallel, residual_scale
         self.drop_path_rate = drop_path_rate
         self.attention = Attention(
             features,
             num_heads,
             mechanism=mechanism,
+            is_causal=is_causal,
+            use_bias=use_bias,
             position=position,
             dtype=dtype,
             rngs=rngs,
@@ -121,13 +147,19 @@ class TransformerBlock(nnx.Module):
             4 * features if hidden_features is None else hidden_features,
             activation=activation,
             dropout_rate=dropout_rate,
+            use_bias=use_bias,
             dtype=dtype,
             rngs=rngs,
             **parameters,
         )
         param_dtype = self.attention.value_projection.param_dtype
-        self.attention_norm = LayerNorm(features, param_dtype=param_dtype, rngs=rngs)
-        self.feed_forward_norm = LayerNorm(features, param_dtype=param_dtype, rngs=rngs)
+        norms: dict[str, Any] = {"param_dtype": param_dtype, "rngs": rngs}
+        self.attention_norm = make_norm(norm_type, features, **norms)
+        self.feed_forward_norm = None if is_parallel else make_norm(norm_type, features, **norms)
+        self.attention_out_norm, self.feed_forward_out_norm = (
+            make_norm(norm_type, features, **norms) if norm == "sandwich" else None
+            for _ in range(2)
+        )
         self.dropout = make_dropout(dropout_rate, rngs)
         self.attention_scale, self.feed_forward_scale = (
             None
@@ -155,7 +187,7 @@ class TransformerBlock(nnx.Module):
         self,
         x: Features,
         *,
-        is_causal: bool = False,
+        is_causal: bool | None = None,
         mask: Mask | None = None,
         segment_ids: SegmentIds | None = None,
         positions: Int[Array, "B T"] | None = None,
@@ -179,7 +211,7 @@ class TransformerBlock(nnx.Module):
             positions=positions,
             state=state,
             dropout_key=resolve_dropout_key(self.dropout, dropout_key, self.drop_path_rate),
-            is_causal=is_causal,
+            is_causal=self.attention._resolve_causal(is_causal),
             return_state=return_state,
             form=form,
         )
@@ -228,25 +260,48 @@ class TransformerBlock(nnx.Module):
             nonlocal state
             y, state = attend(x)
             y = apply_dropout(self.dropout, y, keys[0]).astype(x.dtype)
-            return self._branch(y, self.attention_scale, drop_attention)
+            return self._branch(y, self.attention_out_norm, self.attention_scale, drop_attention)
 
         def feed_forward(x: Array) -> Array:
             y = self.feed_forward.map(x, keys[1]).astype(x.dtype)
-            return self._branch(y, self.feed_forward_scale, drop_feed_forward)
+            return self._branch(
+                y, self.feed_forward_out_norm, self.feed_forward_scale, drop_feed_forward
+            )
 
+        if self.feed_forward_norm is None:
+            normalized = self.attention_norm(x)
+            y = x + attention(normalized)
+            return y + feed_forward(normalized), state
         x = residual(x, attention, self.attention_norm, self.norm)
         return residual(x, feed_forward, self.feed_forward_norm, self.norm), state
 
-    def _branch(self, y: Array, scale: LayerScale | None, key: Array | None) -> Array:
-        """Scales a sublayer's output and drops it for some rows, before it joins the residual."""
+    def _branch(
+        self, y: Array, norm: Norm | None, scale: LayerScale | None, key: Array | None
+    ) -> Array:
+        """Makes a sublayer's output what joins the residual: normalized, scaled, dropped."""
+        y = y if norm is None else norm(y)
         y = y if scale is None else scale(y)
+        y = y if self.residual_scale == 1.0 else y * jnp.asarray(self.residual_scale, y.dtype)
         return apply_drop_path(y, self.drop_path_rate, key)
 
 
-def residual(
-    x: Array, sublayer: Callable[[Array], Array], norm: LayerNorm, place: Literal["pre", "post"]
-) -> Array:
-    """Applies a sublayer with its residual, normalized before ("pre") or after ("post") it."""
-    if place == "pre":
-        return x + sublayer(norm(x)).astype(x.dtype)
-    return norm(x + sublayer(x).astype(x.dtype))
+def check_norm(norm: str, places: tuple[str, ...] = NORMS) -> None:
+    """Raises an OptionError unless ``norm`` is a place of norms.
+
+    Raises:
+        ValueError: If it is not; a type of norm is told from a place.
+    """
+    if norm in NORM_TYPES:
+        raise OptionError(
+            f"norm is the place of the norms, one of {', '.join(places)}, and {norm!r} is a type; "
+            f"pass norm_type={norm!r}.",
+            "norm",
+        )
+    check_choice(places, norm=norm)
+
+
+def residual(x: Array, sublayer: Callable[[Array], Array], norm: Norm, place: str) -> Array:
+    """Applies a sublayer with its residual, normalized after it ("post") or before it."""
+    if place == "post":
+        return norm(x + sublayer(x).astype(x.dtype))
+    return x + sublayer(norm(x)).astype(x.dtype)

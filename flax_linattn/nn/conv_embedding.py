@@ -235,7 +235,7 @@ class ConvEmbedding(nnx.Module):
 
     def _token_codes(self, x: Array) -> Array:
         """Shifts tokens to 1 ... N; 0 stands for no token, N + 1 for an unknown one."""
-        check_tokens(x)
+        check_tokens(x, self.num_tokens)
         x = x.astype(jnp.int32)
         return jnp.where((x >= 0) & (x < self.num_tokens), x + 1, self.num_tokens + 1)
 

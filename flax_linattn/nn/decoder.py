@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal, NamedTuple, Unpack
+from typing import Any, Literal, NamedTuple, Unpack
 
 from flax import nnx
 from jax.typing import DTypeLike
 
 from flax_linattn import ops
-from flax_linattn.checks import check_choice
 from flax_linattn.nn.attention import Attention, Context
-from flax_linattn.nn.block import NORMS, residual
+from flax_linattn.nn.block import check_norm, residual
 from flax_linattn.nn.dropout import apply_dropout, make_dropout, resolve_dropout_key, split_key
 from flax_linattn.nn.feed_forward import FeedForward
-from flax_linattn.nn.linear import ParameterOptions
+from flax_linattn.nn.linear import ParameterOptions, check_options
 from flax_linattn.nn.meshes import automatic
-from flax_linattn.nn.norm import LayerNorm
+from flax_linattn.nn.norm import make_norm
 from flax_linattn.nn.projected import resolve_mechanism
 from flax_linattn.ops.contract.state import register_state
 from flax_linattn.typing import Array, Features, FeaturesStep, Mask, State
@@ -47,7 +46,9 @@ class DecoderBlock(nnx.Module):
         hidden_features: Width of the feed-forward layer; default 4 C.
         mechanism: Name of a mechanism with a causal form, or the mechanism itself.
         norm: Place of the norms, "pre" or "post".
-        activation: Activation of the feed-forward layer: "gelu", "relu" or "tanh".
+        norm_type: "layer" for ``LayerNorm``, or "rms" for ``RMSNorm``.
+        activation: Activation of the feed-forward layer; see ``FeedForward``.
+        use_bias: Whether linear layers have a bias.
         dropout_rate: Fraction of features dropped during training.
         dtype: Dtype of the computation; inferred from inputs and parameters if None.
         rngs: Random number generators; "params" initializes the parameters, and "dropout", if
@@ -80,34 +81,32 @@ class DecoderBlock(nnx.Module):
         hidden_features: int | None = None,
         mechanism: str | ops.Mechanism = "softmax",
         norm: Literal["pre", "post"] = "post",
+        norm_type: Literal["layer", "rms"] = "layer",
         activation: str = "gelu",
+        use_bias: bool = True,
         dropout_rate: float = 0.0,
         dtype: DTypeLike | None = None,
         rngs: nnx.Rngs,
         **parameters: Unpack[ParameterOptions],
     ) -> None:
-        check_choice(NORMS, norm=norm)
+        check_options(self, ParameterOptions, parameters)
+        check_norm(norm, ("pre", "post"))
         mechanism = resolve_mechanism(mechanism)
         cross = mechanism if mechanism.capabilities.cross else ops.get_mechanism("softmax")
         self.norm: Literal["pre", "post"] = norm
-        self.attention = Attention(
-            features, num_heads, mechanism=mechanism, dtype=dtype, rngs=rngs, **parameters
-        )
-        self.cross_attention = Attention(
-            features, num_heads, mechanism=cross, dtype=dtype, rngs=rngs, **parameters
-        )
+        options: Any = {"use_bias": use_bias, "dtype": dtype, "rngs": rngs, **parameters}
+        self.attention = Attention(features, num_heads, mechanism=mechanism, **options)
+        self.cross_attention = Attention(features, num_heads, mechanism=cross, **options)
         self.feed_forward = FeedForward(
             features,
             4 * features if hidden_features is None else hidden_features,
             activation=activation,
             dropout_rate=dropout_rate,
-            dtype=dtype,
-            rngs=rngs,
-            **parameters,
+            **options,
         )
         param_dtype = self.attention.value_projection.param_dtype
         self.norms = nnx.List(
-            LayerNorm(features, param_dtype=param_dtype, rngs=rngs) for _ in range(3)
+            make_norm(norm_type, features, param_dtype=param_dtype, rngs=rngs) for _ in range(3)
         )
         self.dropout = make_dropout(dropout_rate, rngs)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -20,22 +21,33 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "gelu": partial(jax.nn.gelu, approximate=False),
     "relu": jax.nn.relu,
     "tanh": jnp.tanh,
+    "silu": jax.nn.silu,
 }
 """Activations by name; GELU is the exact one, as in PyTorch."""
+
+GATED_ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
+    "swiglu": ACTIVATIONS["silu"],
+    "geglu": ACTIVATIONS["gelu"],
+}
+"""Activations of the gate, by the name of the gated layer (Shazeer, 2020)."""
 
 
 class FeedForward(nnx.Module):
     """Two linear layers with an activation in between, and dropout after each.
 
+    With "swiglu" or "geglu", a third layer gates the first: y = contract(activation(gate(x)) *
+    expand(x)) (Shazeer, "GLU variants improve transformer", 2020).
+
     Args:
         features: Number of features C.
         hidden_features: Number of features between the layers.
-        activation: Activation: "gelu", "relu" or "tanh".
+        activation: Activation: "gelu", "relu", "tanh" or "silu", or "swiglu" or "geglu".
         dropout_rate: Fraction of features dropped during training.
+        use_bias: Whether the linear layers have a bias.
         dtype: Dtype of the computation; inferred from inputs and parameters if None.
         param_dtype: Dtype of the parameters.
-        kernel_init: Initializer of the first kernel; see ``ParameterOptions``.
-        bias_init: Initializer of the first bias.
+        kernel_init: Initializer of the first kernel, and of the gate's; see ``ParameterOptions``.
+        bias_init: Initializer of their biases.
         out_kernel_init: Initializer of the second kernel; default ``kernel_init``.
         out_bias_init: Initializer of the second bias; default ``bias_init``.
         rngs: Random number generators; "params" initializes the parameters, and "dropout", if
@@ -59,6 +71,7 @@ class FeedForward(nnx.Module):
         *,
         activation: str = "gelu",
         dropout_rate: float = 0.0,
+        use_bias: bool = True,
         dtype: DTypeLike | None = None,
         param_dtype: DTypeLike = jnp.float32,
         kernel_init: nnx.Initializer | None = None,
@@ -67,26 +80,19 @@ class FeedForward(nnx.Module):
         out_bias_init: nnx.Initializer | None = None,
         rngs: nnx.Rngs,
     ) -> None:
-        check_choice(ACTIVATIONS, activation=activation)
+        check_choice((*ACTIVATIONS, *GATED_ACTIVATIONS), activation=activation)
         self.activation = activation
-        self.expand = linear(
-            features,
-            hidden_features,
-            dtype=dtype,
-            param_dtype=param_dtype,
-            kernel_init=kernel_init,
-            bias_init=bias_init,
-            rngs=rngs,
-        )
-        self.contract = linear(
+        layer = partial(linear, use_bias=use_bias, dtype=dtype, param_dtype=param_dtype, rngs=rngs)
+        init: dict[str, Any] = {"kernel_init": kernel_init, "bias_init": bias_init}
+        self.expand = layer(features, hidden_features, **init)
+        self.contract = layer(
             hidden_features,
             features,
-            dtype=dtype,
-            param_dtype=param_dtype,
             kernel_init=out_kernel_init or kernel_init,
             bias_init=out_bias_init or bias_init,
-            rngs=rngs,
         )
+        is_gated = activation in GATED_ACTIVATIONS
+        self.gate = layer(features, hidden_features, **init) if is_gated else None
         self.dropout = make_dropout(dropout_rate, rngs)
 
     @automatic(2)
@@ -97,6 +103,10 @@ class FeedForward(nnx.Module):
     def map(self, x: Array, dropout_key: Array | None) -> Array:
         """Maps x [..., C] -> [..., C]; dropout needs a key, even after ``train()``."""
         key, key_out = split_key(dropout_key, 2)
-        x = ACTIVATIONS[self.activation](self.expand(x))
-        x = apply_dropout(self.dropout, x, key)
-        return apply_dropout(self.dropout, self.contract(x), key_out)
+        hidden = self.expand(x)
+        if self.gate is None:
+            hidden = ACTIVATIONS[self.activation](hidden)
+        else:
+            hidden = GATED_ACTIVATIONS[self.activation](self.gate(x)) * hidden
+        hidden = apply_dropout(self.dropout, hidden, key)
+        return apply_dropout(self.dropout, self.contract(hidden), key_out)

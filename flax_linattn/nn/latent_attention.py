@@ -10,6 +10,7 @@ from jaxtyping import Float
 from flax_linattn import ops
 from flax_linattn.checks import OptionError, check_integers
 from flax_linattn.nn.call import Call
+from flax_linattn.nn.linear import check_options
 from flax_linattn.nn.meshes import automatic
 from flax_linattn.nn.projected import AttentionOptions, ProjectedAttention, resolve_mechanism
 from flax_linattn.ops.contract.masks import zero_padding
@@ -37,14 +38,14 @@ class LatentAttention(ProjectedAttention):
         in_features: Number of features C of the tokens and of the latents.
         num_heads: Number of attention heads H.
         num_latents: Number of latents L.
-        mechanism: Name of a mechanism with ``capabilities.given_queries``, or the mechanism itself.
+        mechanism: Name of a mechanism with ``capabilities.latents``, or the mechanism itself.
         rngs: Random number generators; "params" initializes the parameters.
         **options: ``qkv_features``, ``out_features``, ``use_bias``, ``dtype``, ``query_init`` (of
             the latents [L, C]) and the initializers of the parameters, as in ``Attention``.
 
     Raises:
         ValueError: If there is no latent, ``num_heads`` does not divide the features, or the
-            mechanism does not support external queries.
+            mechanism does not support latents.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -72,20 +73,20 @@ class LatentAttention(ProjectedAttention):
         rngs: nnx.Rngs,
         **options: Unpack[AttentionOptions],
     ) -> None:
+        check_options(self, AttentionOptions, options)
         check_integers(1, num_latents=num_latents)
         mechanism = resolve_mechanism(mechanism)
-        if not mechanism.capabilities.given_queries:
+        if not mechanism.capabilities.latents:
             able = [
                 name
                 for name in ops.list_mechanisms()
-                if ops.get_mechanism(name).capabilities.given_queries
+                if ops.get_mechanism(name).capabilities.latents
             ]
             raise OptionError(
-                f"{mechanism.name!r} has no state for external queries (latents); choose "
-                f"one of: {', '.join(able)}.",
+                f"{mechanism.name!r} does not support latents; choose one of: {', '.join(able)}.",
                 "mechanism",
             )
-        self.num_queries = num_latents
+        self.num_latents = num_latents
         super().__init__(in_features, num_heads, mechanism=mechanism, rngs=rngs, **options)
 
     @property
@@ -192,7 +193,7 @@ class LatentAttention(ProjectedAttention):
     def _latents(self, latents: Array | None, k: Array) -> Array:
         if latents is None:
             return self._queries(k, k)
-        expected = (self.num_queries, self.in_features)
+        expected = (self.num_latents, self.in_features)
         if latents.shape not in (expected, (k.shape[0], *expected)):
             raise ValueError(
                 f"expected latents of shape [L, C] = {expected}, or one set per row, "

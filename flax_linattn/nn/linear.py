@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
+import inspect
+from collections.abc import Mapping
 from typing import Any, TypedDict
 
 import jax
@@ -29,6 +32,21 @@ class ParameterOptions(TypedDict, total=False):
     bias_init: nnx.Initializer | None
     out_kernel_init: nnx.Initializer | None
     out_bias_init: nnx.Initializer | None
+
+
+def check_options(module: nnx.Module, known: Any, options: Mapping[str, Any]) -> None:
+    """Raises a TypeError, which names the class of ``module``, for an option that is unknown.
+
+    Args:
+        module: Module whose constructor received the options.
+        known: ``TypedDict`` of the options that it passes on.
+        options: Options by name.
+    """
+    for name in set(options) - set(known.__annotations__):
+        own = inspect.signature(type(module)).parameters
+        near = difflib.get_close_matches(name, [*own, *known.__annotations__], 1)
+        hint = f"; did you mean {near[0]!r}?" if near else "."
+        raise TypeError(f"{type(module).__name__} has no option {name!r}{hint}")
 
 
 @dataclasses.dataclass(frozen=True)

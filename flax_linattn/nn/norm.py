@@ -1,16 +1,24 @@
-"""Layer normalization with PyTorch's epsilon."""
+"""Normalization of features, in the accumulation dtype of the input."""
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
+import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax.typing import DTypeLike
 
+from flax_linattn.checks import check_choice
 from flax_linattn.ops.contract.numerics import accumulation_dtype
 from flax_linattn.typing import Array
 
 LAYER_NORM_EPSILON = 1e-5
 """PyTorch's default, which all host repositories of the papers use."""
+RMS_NORM_EPSILON = 1e-6
+"""Default of Llama, Qwen and Gemma."""
+
+NORM_TYPES = ("layer", "rms")
 
 
 class LayerNorm(nnx.LayerNorm):
@@ -45,3 +53,59 @@ class LayerNorm(nnx.LayerNorm):
         """Normalizes x [..., C] over C and returns its dtype; ``mask`` as in ``nnx.LayerNorm``."""
         # nnx.LayerNorm mixes bfloat16 and float32, which strict dtype promotion refuses.
         return super().__call__(x.astype(accumulation_dtype(x.dtype)), mask=mask).astype(x.dtype)
+
+
+class RMSNorm(nnx.Module):
+    """Root-mean-square normalization (Zhang & Sennrich, 2019): no mean is removed, and no bias.
+
+    y = x / sqrt(mean(x^2) + epsilon) * (offset + scale), over the last axis.
+
+    Args:
+        features: Number of features C.
+        epsilon: Constant added to the mean square.
+        offset: Number added to the learned scale: 0 as in Llama, whose scale begins at 1, or 1 as
+            in Gemma and Qwen3-Next, whose scale begins at 0.
+        param_dtype: Dtype of the scale.
+        rngs: Random number generators; not used, since the scale begins at ``1 - offset``.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from flax import nnx
+        >>> RMSNorm(2, rngs=nnx.Rngs(0))(jnp.array([3.0, 4.0])).round(4).tolist()
+        [0.8485, 1.1314]
+    """
+
+    def __init__(
+        self,
+        features: int,
+        *,
+        epsilon: float = RMS_NORM_EPSILON,
+        offset: float = 0.0,
+        param_dtype: DTypeLike = jnp.float32,
+        rngs: nnx.Rngs,
+    ) -> None:
+        self.epsilon, self.offset = epsilon, offset
+        self.scale = nnx.Param(jnp.full((features,), 1.0 - offset, param_dtype))
+
+    def __call__(self, x: Array) -> Array:
+        """Normalizes x [..., C] over C and returns its dtype."""
+        wide = x.astype(accumulation_dtype(x.dtype))
+        mean_square = jnp.mean(jnp.square(wide), axis=-1, keepdims=True)
+        scale = self.offset + self.scale[...].astype(wide.dtype)
+        return (wide * jax.lax.rsqrt(mean_square + self.epsilon) * scale).astype(x.dtype)
+
+
+Norm: TypeAlias = LayerNorm | RMSNorm
+
+
+def make_norm(
+    norm_type: str, features: int, *, param_dtype: DTypeLike = jnp.float32, rngs: nnx.Rngs
+) -> Norm:
+    """Makes a norm by the name of its type, "layer" or "rms".
+
+    Raises:
+        ValueError: If the type is unknown.
+    """
+    check_choice(NORM_TYPES, norm_type=norm_type)
+    kind: type[Norm] = RMSNorm if norm_type == "rms" else LayerNorm
+    return kind(features, param_dtype=param_dtype, rngs=rngs)

@@ -39,12 +39,12 @@ class ProjectedAttention(nnx.Module):
     Arguments are those of ``Attention``.
 
     Attributes:
-        num_queries: Number L of learned queries that attend to all tokens, set by subclasses with
+        num_latents: Number L of learned queries that attend to all tokens, set by subclasses with
             latents before this constructor; None for one query per token, or one for all if the
             mechanism learns it.
     """
 
-    num_queries: int | None = None
+    num_latents: int | None = None
 
     def __init__(
         self,
@@ -105,7 +105,7 @@ class ProjectedAttention(nnx.Module):
             kernel_init=out_kernel_init or kernel_init,
             bias_init=out_bias_init or bias_init,
         )
-        shape = (in_features,) if self.num_queries is None else (self.num_queries, in_features)
+        shape = (in_features,) if self.num_latents is None else (self.num_latents, in_features)
         self.query = nnx.Param(query_init(rngs.params(), shape, param_dtype)) if learned else None
         self.mechanism.check_heads(num_heads)
         learned_parameters = self.mechanism.learned_parameters(num_heads, self.head_dim)
@@ -158,7 +158,7 @@ class ProjectedAttention(nnx.Module):
             self.head_dim,
             max_length,
             dtype=computed,
-            num_queries=self.num_queries,
+            num_latents=self.num_latents,
         )
 
     def _attend(
@@ -170,9 +170,8 @@ class ProjectedAttention(nnx.Module):
             The projected outputs, and the state if the call needs one.
         """
         attended = self.mechanism.attend(
-            self._to_unit_length(q),
-            self._to_unit_length(k),
-            self._split_heads(self.value_projection(source)),
+            k=self._to_unit_length(k),
+            v=self._split_heads(self.value_projection(source)),
             is_causal=call.is_causal,
             mask=call.mask,
             query_mask=query_mask,
@@ -180,6 +179,7 @@ class ProjectedAttention(nnx.Module):
             initial_state=call.state,
             return_state=call.return_state,
             form=call.form,
+            **self._query_arguments(q),
             **self._parameters(),
             **self._token_arguments(source),
         )
@@ -191,11 +191,11 @@ class ProjectedAttention(nnx.Module):
     ) -> tuple[Array, State]:
         """Attends from one token per row, x [B, C]."""
         y, state = self.mechanism.step(
-            self._to_unit_length(q),
-            self._to_unit_length(k),
-            self._split_heads(self.value_projection(x)),
-            state,
-            mask,
+            k=self._to_unit_length(k),
+            v=self._split_heads(self.value_projection(x)),
+            state=state,
+            mask=mask,
+            **self._query_arguments(q),
             **self._parameters(),
             **self._token_arguments(x),
         )
@@ -208,6 +208,10 @@ class ProjectedAttention(nnx.Module):
         for name, x in inputs.items():
             if x.ndim != axes.count(",") + 2 or x.shape[-1] != self.in_features:
                 raise ValueError(f"expected {name} as {layout}, got shape {x.shape}.")
+
+    def _query_arguments(self, q: Array) -> dict[str, Any]:
+        q = self._to_unit_length(q)
+        return {"q": q} if self.num_latents is None else {"q": None, "latents": q}
 
     def _parameters(self) -> dict[str, Any]:
         return {name: parameter[...] for name, parameter in self.mechanism_parameters.items()}

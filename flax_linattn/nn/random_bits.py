@@ -52,7 +52,7 @@ def threefry(key: Array, first: Array, second: Array, rounds: int = ROUNDS) -> t
     """Threefry-2x32, the block cipher of JAX's random numbers.
 
     Args:
-        key: uint32 [2].
+        key: Random key, uint32 [2].
         first: One half of the counter, uint32.
         second: The other half of the counter, uint32 of the same shape.
         rounds: Number of rounds.

@@ -71,7 +71,7 @@ class InitRun:
 
         Raises:
             FileNotFoundError: There is no such run.
-            ValueError: It is damaged, or of another task.
+            ValueError: If the run is damaged, or belongs to another task.
         """
         if not isinstance(self.run, Run):
             return read_config(Path(self.run), task)

@@ -206,8 +206,8 @@ def load_run(
 
     Raises:
         FileNotFoundError: There is no such run, or it has no checkpoint.
-        ValueError: Its files are damaged; there is no such run, or it failed before it was
-            validated.
+        ValueError: If files of the run are damaged, ``seed_index`` is out of range, or the run
+            failed before its first validation.
     """
     check_choice(get_args(Checkpoint), checkpoint=checkpoint)
     run_dir = Path(run_dir)
@@ -252,7 +252,7 @@ def load_runs(run_dir: str | Path) -> tuple[Run, ...]:
 
     Raises:
         FileNotFoundError: There is no such run, or it has no checkpoint.
-        ValueError: Its files are damaged.
+        ValueError: If files of the run are damaged.
     """
     run_dir = Path(run_dir)
     run = _read_run(run_dir)

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from flax_linattn.checks import OptionError, quote
+from flax_linattn.checks import OptionError, format_count, quote
 from flax_linattn.data.tables.cells import join_cells
 from flax_linattn.storage import file_lock, remove_unfinished
 from flax_linattn.tasks.figures import import_figure
@@ -149,16 +149,17 @@ def _rows_per_save(durability: str) -> int | None:
 
 
 def _say_unfinished(rows: Rows, say: Say, text: str) -> None:
+    length = format_count(len(text), "character")
     say(
-        f"note: {rows.place}: skipped the last line ({len(text):,} characters), because it has no "
-        "newline and may be incomplete; end it with a newline, or accept partial lines",
+        f"note: {rows.place}: skipped the last line ({length}), because it has no newline and may "
+        "be incomplete; end it with a newline, or accept partial lines",
         "accept_partial_line",
     )
 
 
 def _say_resumed(stream: Streaming, skip_processed: bool, say: Say) -> None:
     last = "" if stream.last_time is None else f", the last of {stream.last_time}"
-    progress = f"state: {stream.num_rows:,} rows{last}"
+    progress = f"state: {format_count(stream.num_rows, 'row')}{last}"
     if skip_processed:
         say(progress)
     else:
@@ -179,7 +180,7 @@ def _skip_processed(stream: Streaming, observations: Iterable[Any], say: Say) ->
 
     rest = itertools.dropwhile(is_processed, observations)
     first = list(itertools.islice(rest, 1))
-    say(f"skipped {number - len(first):,} rows")
+    say(f"skipped {format_count(number - len(first), 'row')}")
     yield from itertools.chain(first, rest)
 
 
@@ -288,7 +289,8 @@ class _Output:
                 return
         self._print()
         if self._state is not None and self._has_rows:
-            self._say(f"saved after {self._stream.num_steps} observations: {self._state}")
+            rows = format_count(self._stream.num_steps, "observation")
+            self._say(f"saved after {rows}: {self._state}")
 
     def _save(self) -> None:
         assert self._state is not None

@@ -192,7 +192,7 @@ class Streaming(abc.ABC):
 
         Raises:
             FileNotFoundError: The file does not exist.
-            ValueError: It is damaged, or belongs to another run or other options.
+            ValueError: If the file is damaged, or belongs to another run or other options.
         """
         tree, metadata = load_state(path, self._state(), check=partial(self._check_owner, path))
         record = jax.tree.map(_restore_leaf, self.record(), tree["record"])

@@ -10,7 +10,7 @@ from flax_linattn import ops
 from tests.contract import cases, programs
 from tests.contract.cases import Tokens
 from tests.contract.programs import LENGTH, Central
-from tests.contract.tolerances import assert_same_bits
+from tests.contract.tolerances import assert_close, assert_same_bits
 
 
 def fast(mechanism: ops.Mechanism, form: str) -> bool:
@@ -74,13 +74,13 @@ POISON = np.array([np.nan, np.inf, -np.inf, LARGEST, -LARGEST, 1e200, np.nan, 1.
 overflows. The last one is the root of the largest number."""
 
 
-def poison(tokens: Tokens, name: str, at: int) -> Tokens:
+def poison(tokens: Tokens, name: str, at: int, rows: Any = range(cases.BATCH)) -> Tokens:
     """One token of the first head: a single channel in even rows, all of them in odd ones."""
     own = {"q": tokens.q, "k": tokens.k, "v": tokens.v, **tokens.gates}
     x = own[name].copy()
-    for row, value in enumerate(POISON):
+    for row in rows:
         x[row, at, 0, ...] = np.where(
-            np.arange(x[row, at, 0].size) < 1 + row % 2 * 99, value, x[row, at, 0]
+            np.arange(x[row, at, 0].size) < 1 + row % 2 * 99, POISON[row], x[row, at, 0]
         )
     if name in tokens.gates:
         return tokens._replace(gates={**tokens.gates, name: x})
@@ -125,6 +125,31 @@ def test_nothing_that_later_tokens_hold_reaches_the_past(
                 assert np.isnan(got.y[0][affected[0]]).all(), where
             if mechanism.capabilities.recurrent:
                 check_state(got.state, want.state, affected[:, -1].any(axis=1), name)
+    if state is not None and run.packed:
+        check_initial_state(run, tokens, state, ids)
+
+
+def check_initial_state(run: Central, tokens: Tokens, state: Any, ids: np.ndarray) -> None:
+    """The first head of the state is poisoned, which later segments do not continue."""
+
+    def poisoned(leaf: np.ndarray) -> np.ndarray:
+        head = np.arange(leaf.shape[leaf.shape.index(cases.HEADS, 1)]) == 0
+        head = head.reshape(-1, *(1,) * (leaf.ndim - 1 - leaf.shape.index(cases.HEADS, 1)))
+        return np.where(head, POISON.reshape(-1, *(1,) * (leaf.ndim - 1)), leaf)
+
+    bad = cases.with_floats(state, [poisoned(leaf) for leaf in cases.float_leaves(state)])
+    mask, index = np.ones((cases.BATCH, LENGTH), bool), np.arange(LENGTH)
+    segment = np.cumsum(np.diff(ids, axis=1, prepend=state.segment_id[:, None]) != 0, axis=1)
+    window = getattr(run.mechanism, "window", None) or LENGTH + 1
+    affected = ((segment == 0) & (index < window - 1))[..., None] & (np.arange(cases.HEADS) == 0)
+    weights = run.weights()
+    only = weights.silent._replace(y=np.where(affected[..., None], 0, weights.y))
+    got, want = run(tokens, mask, ids, only, bad), run(tokens, mask, ids, only, state)
+    assert_same_bits(got.y[~affected], want.y[~affected], "state")
+    programs.assert_gradients_close(got.tokens, want.tokens, np.float64, "state")
+    assert_close(got.before, want.before, np.float64, "gradient into the state")
+    assert np.isnan(got.y[0][affected[0]]).all()
+    check_state(got.state, want.state, affected[:, -1].any(axis=1), "state")
 
 
 def check_state(got: Any, want: Any, affected: np.ndarray, name: str) -> None:
@@ -143,16 +168,20 @@ def check_state(got: Any, want: Any, affected: np.ndarray, name: str) -> None:
     ),
 )
 def test_steps_do_not_change_earlier_outputs(mechanism: ops.Mechanism) -> None:
+    """Nor any number of other heads and examples; a state that took in NaN holds NaN."""
     mask = np.ones((cases.BATCH, LENGTH), bool)
     tokens, begin = cases.make_numbers(mechanism, LENGTH), programs.begin(mechanism, packed=False)
     weights, run = programs.weigh(np.empty_like(tokens.v), begin), programs.loop(mechanism)
-    ids = cases.make_ids(LENGTH)
+    ids, example = cases.make_ids(LENGTH), np.arange(cases.BATCH)
     starts = np.diff(ids, axis=1, prepend=ids[:, :1]) != 0
     want = run(tokens, begin, mask, starts, weights)
     for name in inputs_of_tokens(mechanism, tokens):
-        affected = attends(mechanism, name, 6, ids)
-        got = run(poison(tokens, name, 6), begin, mask, starts, weights)
-        assert_same_bits(got.y[~affected], want.y[~affected], name)
+        for poisoned in (example % 2 == 0, example % 2 == 1):
+            affected = attends(mechanism, name, 6, ids) & poisoned[:, None, None]
+            tokens_now = poison(tokens, name, 6, np.flatnonzero(poisoned))
+            got = run(tokens_now, begin, mask, starts, weights)
+            assert_same_bits(got.y[~affected], want.y[~affected], name)
+            check_state(got.state, want.state, affected[:, -1].any(axis=1), name)
 
 
 LOOPS = cases.offering(lambda can: can.causal and can.constant_memory)

@@ -43,6 +43,19 @@ def test_one_compilation_and_flat_state():
     assert stream.num_steps == 301
 
 
+def test_a_stream_inside_jit_is_refused():
+    """Also where the observation is a constant of the traced function."""
+    stream = inference.Stream(classifier("aaren"))
+    x = jnp.ones((1, 3))
+    for traced in (stream.step, lambda x: stream.step(jnp.ones((1, 3)))):
+        with pytest.raises(TypeError, match=r"keeps its state outside of jit.*inference\.unroll"):
+            jax.jit(traced)(x)
+    with pytest.raises(TypeError, match="outside of jit"):
+        jax.jit(stream.prefill)(x[None])
+    stream.step(x)
+    assert stream.num_steps == 1
+
+
 def test_weights_stay_as_they_were():
     model = make_classifier("aaren")
     x = normal(3, 1, CHANNELS)

@@ -79,10 +79,25 @@ def test_a_tied_head_is_the_table():
     np.testing.assert_allclose(model.backbone.input_embedding.attend(h), h @ table.T, rtol=1e-6)
 
 
+@pytest.mark.parametrize("tied", [True, False])
+def test_logits_of_float64_parameters_are_float64(tied):
+    with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
+        model = models.LanguageModel(
+            5, features=8, num_layers=1, num_heads=2, tied=tied, param_dtype=jnp.float64,
+            rngs=nnx.Rngs(0),
+        )  # fmt: skip
+        assert jax.eval_shape(model, jnp.array([[1, 2]])).dtype == jnp.float64
+
+
 def test_tokens_that_the_table_does_not_have():
     model = language("plain")
     for token in (TOKENS, -1):
-        assert np.isnan(call(model, np.array([[0, token]], np.int32))[0, 1]).all()
+        tokens = jnp.array([[0, token]])
+        assert np.isnan(call(model, tokens)[0, 1]).all()
+        with pytest.raises(
+            ValueError, match=f"expected tokens from 0 to {TOKENS - 1}, got {token}"
+        ):
+            model(tokens)
     with pytest.raises(TypeError, match="tokens must have an integer dtype"):
         model(jnp.ones((1, 2)))
 

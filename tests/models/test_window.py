@@ -208,6 +208,8 @@ def test_symbols_that_are_none():
     with pytest.raises(TypeError, match="tokens must have an integer dtype, got float32"):
         model(jnp.ones((2, 4)))
     assert np.isnan(call(model, x.at[0, 1].set(SYMBOLS)))[0].all()
+    with pytest.raises(ValueError, match=f"expected tokens from 0 to {SYMBOLS - 1}, got {SYMBOLS}"):
+        model(x.at[0, 1].set(SYMBOLS))
 
 
 def test_one_hot_tokens():
@@ -223,7 +225,10 @@ def test_one_hot_tokens():
     np.testing.assert_array_equal(step, h[:, 1])
     assert embedding(x.astype(jnp.uint8), positions=x)[0].shape == (1, 3, 300)
     for token in (-1, 300):
-        assert np.isnan(embedding.step(jnp.array([token]), state, positions=x[:, 0])[0]).all()
+        with pytest.raises(ValueError, match=f"expected tokens from 0 to 299, got {token}"):
+            embedding.step(jnp.array([token]), state, positions=x[:, 0])
+        step = jax.jit(embedding.step)(jnp.array([token]), state, positions=x[:, 0])[0]
+        assert np.isnan(step).all()
     with pytest.raises(TypeError, match="tokens must have an integer dtype, got float32"):
         embedding(jnp.ones((1, 2)), positions=x)
     with pytest.raises(ValueError, match="num_tokens must be at least 1, got 0"):

@@ -9,7 +9,9 @@ ACTIVATIONS = {
     "gelu": lambda h: h * special.ndtr(h),
     "relu": lambda h: np.maximum(h, 0),
     "tanh": np.tanh,
+    "silu": lambda h: h * special.expit(h),
 }
+GATES = {"swiglu": ACTIVATIONS["silu"], "geglu": ACTIVATIONS["gelu"]}
 
 
 def array(variable: Any) -> np.ndarray:
@@ -22,8 +24,11 @@ def affine(linear: Any, x: Any) -> np.ndarray:
 
 
 def normed(norm: Any, x: Any) -> np.ndarray:
-    """Of the last axis."""
+    """Layer or RMS normalization of the last axis."""
     x = np.asarray(x, np.float64)
+    if not hasattr(norm, "bias"):
+        scaled = x / np.sqrt((x**2).mean(-1, keepdims=True) + norm.epsilon)
+        return scaled * (norm.offset + array(norm.scale))
     x = x - x.mean(-1, keepdims=True)
     scaled = x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-5)
     return scaled * array(norm.scale) + array(norm.bias)
@@ -49,16 +54,29 @@ def attended(attention: Any, x: Any, context: Any = None, *, causal: bool = Fals
 
 
 def perceived(feed_forward: Any, h: Any) -> np.ndarray:
-    wide = ACTIVATIONS[feed_forward.activation](affine(feed_forward.expand, h))
+    wide = affine(feed_forward.expand, h)
+    if feed_forward.gate is None:
+        wide = ACTIVATIONS[feed_forward.activation](wide)
+    else:
+        wide = GATES[feed_forward.activation](affine(feed_forward.gate, h)) * wide
     return affine(feed_forward.contract, wide)
 
 
 def transformed(block: Any, h: Any, *, causal: bool = True) -> np.ndarray:
-    """A block of such attention, pre-norm or as Time-Series-Library's, with any layer scales."""
+    """A block of such attention, with any norms and scales."""
     first, second = (
-        1.0 if scale is None else array(scale.scale)
+        block.residual_scale * (1.0 if scale is None else array(scale.scale))
         for scale in (block.attention_scale, block.feed_forward_scale)
     )
+    if block.is_parallel:
+        x = normed(block.attention_norm, h)
+        attention = attended(block.attention, x, causal=causal)
+        return h + first * attention + second * perceived(block.feed_forward, x)
+    if block.norm == "sandwich":
+        attention = attended(block.attention, normed(block.attention_norm, h), causal=causal)
+        h = h + first * normed(block.attention_out_norm, attention)
+        y = perceived(block.feed_forward, normed(block.feed_forward_norm, h))
+        return h + second * normed(block.feed_forward_out_norm, y)
     if block.norm == "pre":
         attention = attended(block.attention, normed(block.attention_norm, h), causal=causal)
         h = h + first * attention

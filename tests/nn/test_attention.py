@@ -92,6 +92,33 @@ def test_forms_agree(mechanism):
         layer(x, is_causal=True, form="quick")
 
 
+def test_causality_is_chosen_at_construction():
+    """A call may override it; a causal-only mechanism is causal by default."""
+    causal, plain = (make_attention("softmax", is_causal=choice) for choice in (True, None))
+    x = normal(8, 2, 5, WIDTH)
+    assert_same_bits(call(causal, x), call(plain, x, is_causal=True))
+    assert_same_bits(call(causal, x, is_causal=False), call(plain, x))
+    assert_close(run_steps(causal, x, causal.init_state(2, 5))[0], call(causal, x), "float32")
+    only = make_attention("gated_delta")
+    assert_same_bits(call(only, x), call(only, x, is_causal=True))
+
+
+def test_a_state_that_no_step_continues_is_refused():
+    x = normal(9, 2, 5, WIDTH)
+    layer = make_attention("softmax")
+    for options in ({}, {"is_causal": False}, {"context": x}):
+        with pytest.raises(ValueError, match="return_state=True needs is_causal=True"):
+            layer(x, return_state=True, **options)
+    both = make_attention("softmax", is_causal=False)
+    assert not both.streams
+    for refused in (lambda: both.init_state(2), lambda: both.step(x[:, 0], None)):
+        with pytest.raises(ValueError, match=r"made with is_causal=False.* make it with"):
+            refused()
+    for mechanism, choice in (("gated_delta", False), ("nystrom", True)):
+        with pytest.raises(ValueError, match=f"does not support is_causal={choice}"):
+            make_attention(mechanism, is_causal=choice)
+
+
 @pytest.mark.parametrize("mechanism", WHOLE)
 def test_whole_sequences_refuse_what_needs_a_state(mechanism):
     layer = attention(mechanism)

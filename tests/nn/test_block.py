@@ -38,13 +38,22 @@ def test_hidden_features_default_to_four_times_the_width():
 SCALED = {"layer_scale": 0.3, "drop_path_rate": 0.5}
 
 
+OPTIONS = [
+    *({"norm": norm, "activation": name} for norm in ("pre", "post") for name in ("gelu", "tanh")),
+    *({"norm": norm, **SCALED} for norm in ("pre", "post", "sandwich")),
+    {"norm": "post", "activation": "relu", "residual_scale": 0.5},
+    {"norm": "pre", "norm_type": "rms", "activation": "swiglu", "use_bias": False},
+    {"norm": "sandwich", "norm_type": "rms", "activation": "geglu"},
+    {"norm": "pre", "is_parallel": True, "activation": "silu", "residual_scale": 0.5},
+]
+
+
 @pytest.mark.parametrize(
-    "options", [{"activation": "gelu"}, {"activation": "relu"}, {"activation": "tanh"}, SCALED]
+    "options", OPTIONS, ids=lambda options: "-".join(map(str, options.values()))
 )
-@pytest.mark.parametrize("norm", ["pre", "post"])
-def test_block_is_its_equations(norm, options):
+def test_block_is_its_equations(options):
     """In parallel and by steps, in which drop path has no part."""
-    block = make_block(norm=norm, **options)
+    block = make_block(**options)
     x = normal(1, 2, 5, WIDTH)
     want = equations.transformed(block, np.asarray(x, np.float64))
     assert_close(call(block, x, is_causal=True), want, "float32")
@@ -129,6 +138,26 @@ def test_bfloat16_computation(mechanism, options):
         assert_close(y_steps, y, "bfloat16")
 
 
+@pytest.mark.parametrize("offset", [0.0, 1.0])
+def test_rms_norm_is_its_equation(offset):
+    """Both conventions of the scale are one function at the beginning."""
+    norm = nn.RMSNorm(64, offset=offset, rngs=nnx.Rngs(0))
+    x = normal(8, 3, 64) * 4 + 8
+    plain = call(nn.RMSNorm(64, rngs=nnx.Rngs(0)), x)
+    assert_same_bits(call(norm, x), plain)
+    norm.scale[...] = normal(9, 64)
+    assert_close(call(norm, x), equations.normed(norm, x), "float32")
+    half = call(norm, x.astype(jnp.bfloat16))
+    assert half.dtype == jnp.bfloat16
+    assert_close(half, equations.normed(norm, x.astype(jnp.bfloat16)), "bfloat16")
+
+
+def test_unknown_options_name_the_class():
+    for make in (nn.TransformerBlock, nn.DecoderBlock, nn.Attention):
+        with pytest.raises(TypeError, match=f"{make.__name__} has no option 'kernel_initt'; did"):
+            make(WIDTH, 2, kernel_initt=None, rngs=nnx.Rngs(0))
+
+
 def test_layer_norm_statistics_are_float32():
     """Only the output is rounded to bfloat16."""
     norm = LayerNorm(64, rngs=nnx.Rngs(0))
@@ -142,8 +171,12 @@ def test_layer_norm_statistics_are_float32():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"norm": "middle"}, "norm must be one of pre, post, got 'middle'"),
-        ({"activation": "swish"}, "activation must be one of gelu, relu, tanh, got 'swish'"),
+        ({"norm": "middle"}, "norm must be one of pre, post, sandwich, got 'middle'"),
+        ({"norm": "rms"}, "one of pre, post, sandwich, and 'rms' is a type; pass norm_type='rms'"),
+        ({"norm_type": "batch"}, "norm_type must be one of layer, rms, got 'batch'"),
+        ({"activation": "swish"}, "activation must be one of .*swiglu, geglu, got 'swish'"),
+        ({"is_parallel": True}, "a parallel block is normalized before its branches"),
+        ({"residual_scale": 0.0}, "residual_scale"),
         ({"mechanism": "rnn"}, "'rnn'"),
     ],
 )

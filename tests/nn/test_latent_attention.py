@@ -118,4 +118,4 @@ def test_refused(call: Any, message: str) -> None:
 def test_a_state_of_other_latents_is_refused() -> None:
     aaren = ops.get_mechanism("aaren")
     with pytest.raises(ValueError, match=r"must have shape \(2, 3, 2\)"):
-        make()(make_tokens(), state=aaren.init_state(B, H, C // H, C // H, num_queries=L + 1))
+        make()(make_tokens(), state=aaren.init_state(B, H, C // H, C // H, num_latents=L + 1))

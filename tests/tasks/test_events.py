@@ -961,7 +961,7 @@ def test_another_test_file(run_dir, csv, tmp_path, capsys):
         ("time,mark\n1970-01-01,2\n", "{}: expected times as numbers, as in the training"),
         ("when,mark\n1,2\n", "{}:1: expected a column 'time' of times, got columns when, mark; "
          "rename the column as in the file of the run"),
-        ("time,mark\n1,2\n0.5,0\n", "{}:3: expected times that never go backwards in sequence 0, "
+        ("time,mark\n1,2\n0.5,0\n", "{}:3: expected times that never decrease in sequence 0, "
          "got 0.5 after 1.0; sort the rows of each sequence by time"),
         ("time,mark\n-1,2\n", "{}:2: expected events at or after 0.0, the begin of sequence 0, got "
          "one at -1.0; remove the events before the start of observation of the run"),
@@ -1026,7 +1026,7 @@ def test_a_run_whose_file_is_gone(run_dir, csv, tmp_path, capsys):
         ("time,mark\n1,a\nx,b\n", [], "{path}:3: expected a number, as in the first row"),
         ("when,mark\n2,a\n3,b\n", [], "{path}:1: expected a column 'time' of times, got"),
         ("time,mark\n2,a\n3,b\n", ["--begin", "2.5"], "{path}:2: expected events at or after"),
-        ("time,mark\n2,a\n3,b\n", ["--begin", "noon"], "begin must be a number, as the times"),
+        ("time,mark\n2,a\n3,b\n", ["--begin", "noon"], "begin must be a number, like the times"),
         ("time,mark\n2,a\n3,b\n", ["--timezone", "Mars"], "timezone must be a name"),
         ("time,mark\n2,a\n3,b\n", [], "0.6/0.2/0.2 by time leaves none for train"),
         ("time\n" + "2\n" * 9, [], "expected training events at different times"),

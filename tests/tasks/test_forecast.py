@@ -245,7 +245,7 @@ def test_the_state_of_a_stream_with_another_context(run_dir, csv, tmp_path, caps
     state = tmp_path / "state.npz"
     args = ["stream", str(run_dir), "--input", str(csv), "--state", str(state)]
     assert cli.main(args) == 0
-    assert capsys.readouterr().out.startswith("step,time,load+1,OT+1,load+2")
+    assert capsys.readouterr().out.startswith("step,date,load+1,OT+1,load+2")
     message = fail(capsys, "stream", str(run_dir), "--state", str(state), "--context", "6")
     assert (
         "is the state of another stream" in message
@@ -330,7 +330,7 @@ def test_only_a_first_line_that_is_no_row_names_the_columns():
         ('{"a": 1, "b": 2, "a": 3}', "standard input:1: expected each name once, got 'a' twice"),
         ('{"a": 1, "b": %s}' % ("9" * 5000), "standard input:1: expected a finite number for b"),
         ('{"a": 1, "b": -%s}' % ("9" * 5000), "standard input:1: expected a finite number for b"),
-        ('1,"2', "standard input:1: expected cells separated by ',', each quote closed"),
+        ('1,"2', "standard input:1: expected cells separated by ',' with closed quotes"),
         ('{"a": 1, "B": 2}', "expected the columns a, b, got a, B: 'b' is missing; write null"),
         ('{"a": true, "b": 2}', "expected a finite number for a, got 'True'; write null"),
         ("a,b,c\n1,2", "standard input:2: expected 3 cells, as in the first line, got 2"),
@@ -677,7 +677,8 @@ def test_a_first_line_that_may_be_damaged_asks_for_its_flag(tmp_path, capsys):
     path.write_text("1.5,2x\n" + "1,2\n" * 200)
     args = ["train", "forecast", "--csv", str(path), "--run", str(tmp_path / "run"), *SMALL]
     message = fail(capsys, *args)
-    assert "say whether it is a header" in message and message.endswith("(--header yes|no)\n")
+    assert "set whether it is a header with --header" in message
+    assert message.endswith("(--header yes|no)\n")
 
 
 def test_the_scale_is_that_of_the_published_protocol(csv):
@@ -736,7 +737,7 @@ def test_rain_is_no_outlier_and_a_few_events_are_told_as_what_they_are(tmp_path)
     assert FORECAST.load(
         ForecastConfig.of(csv=path, horizon=4, context_length=12).resolve()
     ).notes == [
-        "channels with the same value in all but a few rows ('event' is 0 in all but 1 rows, first "
+        "channels with the same value in all but a few rows ('event' is 0 in all but 1 row, first "
         "1 in line 22): 1"
     ]
 

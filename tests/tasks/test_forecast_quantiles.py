@@ -218,7 +218,7 @@ def test_a_stream_tells_the_quantiles(run_dir, csv, tmp_path, capsys):
     source.write_text("".join(lines[:31]))
     whole = succeed(capsys, *args, "--figure", str(figure)).splitlines()
     assert figure.stat().st_size > 10_000
-    assert whole[0].startswith("step,time,load+1,load+1@0.1,load+1@0.5,load+1@0.6,load+1@0.9,OT+1,")
+    assert whole[0].startswith("step,date,load+1,load+1@0.1,load+1@0.5,load+1@0.6,load+1@0.9,OT+1,")
     source.write_text("".join(lines[:11]))
     succeed(capsys, *args, "--state", str(state))
     source.write_text("".join(lines[:31]))

@@ -33,7 +33,8 @@ def train(folder, text: str, *options: str) -> str:
     path.write_text(text)
     with no_training(), no_drawing():
         run = str(folder / "run")
-        assert cli.main(["train", "forecast", "--csv", str(path), "--run", run, *TRAIN]) == 0
+        args = ["train", "forecast", "--csv", str(path), "--run", run, *TRAIN, *options]
+        assert cli.main(args) == 0
     return run
 
 
@@ -67,6 +68,29 @@ def test_a_stream_prints_integer_times(stream_lines):
         "2,2021",
     ]
     assert stream_lines("0.1\n")[0] == ["1,"]
+
+
+@pytest.mark.parametrize(
+    ("name", "first", "options", "expected"),
+    [
+        ("Year", "{}", [], "Year"),
+        ("ds", "{}-01-01", ["--freq", "YS"], "ds"),
+        ("when", "1/7/{}", ["--day-first", "--freq", "YS-JUL"], "when"),
+        ("Date,Time", "{}-01-01,0:00", ["--time-column", "Date", "Time", "--freq", "YS"], "time"),
+    ],
+)
+def test_tables_name_the_times_as_the_file_does(tmp_path, capsys, name, first, options, expected):
+    rows = [f"{first.format(FIRST + n)},{np.sin(n / 3):.4f}\n" for n in range(ROWS)]
+    run, out = train(tmp_path, f"{name},y\n{''.join(rows)}", *options), tmp_path / "out.csv"
+    succeed(capsys, "predict", run, "--out", str(out))
+    assert out.read_text().splitlines()[0] == f"{expected},y"
+    path = str(tmp_path / "wave.csv")
+    assert succeed(capsys, "stream", run, "--input", path).startswith(f"step,{expected},y+1,")
+    other = tmp_path / "other.csv"
+    other.write_text(f"{name.replace(expected, 'date')},y\n{''.join(rows)}")
+    if expected != "time":
+        succeed(capsys, "predict", run, "--input", str(other), "--out", str(out))
+        assert out.read_text().startswith("date,y\n")
 
 
 def test_a_stream_notes_gaps_of_integer_times(stream_lines):

@@ -91,7 +91,7 @@ def test_a_date_and_a_time_of_day_in_two_cells():
     lines = ["day,hour,a", "1 Jul 2016,2:00,5"]
     (row,) = read_lines(RowLines(("a",), dialect=dialect).parse, lines)
     assert row.time == datetime(2016, 7, 1, 2)
-    with pytest.raises(ValueError, match=r"standard input:2: .* an empty cell; fill it in"):
+    with pytest.raises(ValueError, match=r"standard input:2: .* an empty cell; fill in the cell"):
         read_lines(RowLines(("a",), dialect=dialect).parse, [lines[0], "1 Jul 2016,,5"])
 
 

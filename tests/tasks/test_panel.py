@@ -79,7 +79,7 @@ def test_predictions_have_the_columns_of_nixtla_where_the_data_have(run_dir, sho
     own = run.task.predict(run, shops)
     config = run.config.replace(id_column="unique_id", time_column="ds")
     found = run.task.predict(run._replace(config=config), file)
-    assert list(own) == ["series", "time", "load"] and list(found) == ["unique_id", "ds", "load"]
+    assert list(own) == ["series", "date", "load"] and list(found) == ["unique_id", "ds", "load"]
     np.testing.assert_array_equal(found.to_numpy(), own.to_numpy())
     assert len(found) == 99 * HORIZON and found["ds"].dtype.kind == "M"
 
@@ -212,7 +212,7 @@ def test_streams_of_new_series_and_states_of_others(run_dir, tmp_path, capsys):
     assert "'s10O' is streamed as a new series" in told
     assert "did you mean 's10'?" in told and "the median of the 100 series (s0, s1" in told
     lines = succeed(capsys, *stream, "--series", "new").splitlines()
-    assert lines[0].startswith("step,time,load+1,") and len(lines) == 3
+    assert lines[0].startswith("step,date,load+1,") and len(lines) == 3
 
 
 def test_a_new_series_has_the_scale_of_its_first_rows(run_dir):

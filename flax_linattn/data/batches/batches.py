@@ -22,13 +22,13 @@ class ExampleBatches(abc.ABC):
     tells a real example (1) from filler (0).
 
     Args:
-        num_examples: N.
-        batch_size: B, the rows of every batch; it may exceed N.
+        num_examples: Number N of examples.
+        batch_size: Number B of examples of a batch; it may exceed N.
         seed: Each epoch has its own order, drawn from the seed and the epoch; None keeps that of
             the examples.
 
     Raises:
-        ValueError: A number is out of range.
+        ValueError: If a number is out of range.
     """
 
     def __init__(self, num_examples: int, batch_size: int, *, seed: int | None = None) -> None:
@@ -53,14 +53,14 @@ class ExampleBatches(abc.ABC):
         """Returns the batch of a step, counted from 0 over all epochs.
 
         Args:
-            step: Its epoch is ``step // len(self)``.
-            rows: Which of its B rows to load, such as those of one process of several.
+            step: Training step, of epoch ``step // len(self)``.
+            rows: Examples of the batch to load, out of B, such as those of one process.
 
         Returns:
             Every array's rows ``[B, ...]`` and ``"weight"``, float32 ``[B]``.
 
         Raises:
-            ValueError: The step is negative.
+            ValueError: If the step is negative.
         """
         check_integers(0, step=step)
         epoch, position = divmod(step, len(self))
@@ -100,9 +100,9 @@ class Batches(ExampleBatches):
     epoch is filled up with rows of ``weight`` 0.
 
     Args:
-        arrays: Arrays of one first axis N, one row an example; memory-mapped ones are read row by
-            row.
-        batch_size: B, the rows of every batch; it may exceed N.
+        arrays: Arrays with a common first axis N, one entry for each example; memory-mapped arrays
+            are read example by example.
+        batch_size: Number B of examples of a batch; it may exceed N.
         seed: As in ``ExampleBatches``.
 
     Attributes:
@@ -110,7 +110,7 @@ class Batches(ExampleBatches):
         seed: As given.
 
     Raises:
-        ValueError: The arrays do not match, are empty or hold a "weight" already, or the batch
+        ValueError: If the arrays do not match, are empty or hold a "weight" already, or the batch
             size or seed is out of range.
 
     Example:
@@ -140,12 +140,12 @@ class LengthBatches(ExampleBatches):
 
     Args:
         sizes: Tokens of each sequence, int64 ``[N]``.
-        batch_size: B, the rows of every batch.
+        batch_size: Number B of examples of a batch.
         lengths: Lengths of batches; the longest holds every sequence.
         seed: As in ``ExampleBatches``; None takes the shortest first.
 
     Raises:
-        ValueError: There are no sequences, or a number is out of range.
+        ValueError: If there are no sequences, or a number is out of range.
     """
 
     def __init__(
@@ -203,15 +203,15 @@ class BucketBatches(LengthBatches):
     """``Batches`` of padded sequences, cut to one of several lengths; see ``LengthBatches``.
 
     Args:
-        arrays: As in ``Batches``; "mask", bool ``[N, T]``, says where sequences end: a row is True
-            up to its last token.
-        batch_size: B, the rows of every batch.
+        arrays: Arrays as in ``Batches``; "mask", bool ``[N, T]``, is True up to the last token of
+            each sequence.
+        batch_size: Number B of examples of a batch.
         lengths: Lengths to cut to, at most T; the longest holds every sequence.
         time_arrays: Names of the arrays ``[N, T, ...]`` to cut.
         seed: As in ``LengthBatches``; here the order of the batches depends on it, too.
 
     Raises:
-        ValueError: As in ``Batches``; there is no mask, or the lengths do not fit it.
+        ValueError: As in ``Batches``, or if there is no mask, or lengths do not fit it.
 
     Example:
         >>> mask = np.arange(4) < np.array([[2], [4], [1]])
@@ -260,14 +260,14 @@ class RaggedBatches(LengthBatches):
     may be views of one array.
 
     Args:
-        arrays: By name, the arrays of every sequence, ``[length_i, ...]``; those of one sequence
-            have one length, and those of one name one dtype.
-        batch_size: B, the rows of every batch.
+        arrays: Arrays ``[length_i, ...]`` of every sequence, by name; all arrays of a sequence have
+            its length, and all arrays of a name one dtype.
+        batch_size: Number B of examples of a batch.
         lengths: Lengths to pad to; the longest holds every sequence.
         seed: As in ``LengthBatches``.
 
     Raises:
-        ValueError: There are no sequences, arrays that do not match, or lengths that do not fit.
+        ValueError: If there are no sequences, arrays do not match, or lengths do not fit.
 
     Example:
         >>> batches = RaggedBatches({"x": [np.ones(2), np.ones(5), np.ones(1)]}, 2,

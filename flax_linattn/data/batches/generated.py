@@ -26,10 +26,10 @@ class GeneratedBatches:
 
     Args:
         task: Generator of the examples.
-        batch_size: B, the rows of every batch.
+        batch_size: Number B of examples of a batch.
         num_batches: Batches of an epoch.
-        seed: Of all streams.
-        stream: Which of the seed's independent streams to sample from: one each for training,
+        seed: Random seed of all streams.
+        stream: Index of the seed's independent stream to sample from: one each for training,
             validation and test.
         fixed: Whether every epoch has the same batches, as validation and test are to have; else
             none comes twice.
@@ -37,7 +37,7 @@ class GeneratedBatches:
             float32 ``[B]``, tells them (1) from filler (0). None: as many as fit.
 
     Raises:
-        OptionError: A number is out of range.
+        OptionError: If a number is out of range.
 
     Example:
         >>> from flax_linattn.data import Parity
@@ -78,12 +78,12 @@ class GeneratedBatches:
         """Returns the batch of a step, counted from 0 over all epochs.
 
         Args:
-            step: Its epoch is ``step // len(self)``.
-            rows: Which of its B rows to return, such as those of one process of several; all are
-                drawn.
+            step: Training step, of epoch ``step // len(self)``.
+            rows: Examples of the batch to return, out of B, such as those of one process; all B are
+                generated.
 
         Raises:
-            OptionError: The step is negative.
+            OptionError: If the step is negative.
         """
         check_integers(0, step=step)
         number = step % len(self) if self.fixed else step

@@ -17,10 +17,10 @@ class Packed(NamedTuple):
     """Sequences packed into rows of equal length.
 
     Attributes:
-        arrays: those that were given, as ``[N, length, ...]``, with "mask", bool
-            ``[N, length]``, True = a real token, and "segment_ids", int32 ``[N, length]``,
-            another id for each sequence of a row: what ``Batches`` and the models take.
-        sequence: int32 ``[N, length]``, which sequence a token is of; -1 = padding.
+        arrays: Packed arrays ``[N, length, ...]`` by name, as ``Batches`` and models accept them,
+            with "mask", bool ``[N, length]`` (True marks valid tokens), and "segment_ids", int32
+            ``[N, length]`` (a different id for each sequence of a row).
+        sequence: Index of the sequence of each token, int32 ``[N, length]``; -1 marks padding.
     """
 
     arrays: dict[str, NDArray]
@@ -39,13 +39,13 @@ def pack(arrays: Mapping[str, Sequence[NDArray]], length: int) -> Packed:
     but the lengths. Every sequence stands in exactly one row, in one piece.
 
     Args:
-        arrays: by name, the arrays of every sequence, ``[length_i, ...]``; those of one sequence
-            have one length.
-        length: tokens a row.
+        arrays: Arrays ``[length_i, ...]`` of every sequence, by name; all arrays of a sequence have
+            its length.
+        length: Number of tokens of a packed row.
 
     Raises:
-        ValueError: no sequences, an empty one, one that is longer than a row, arrays that do not
-            match, or one that is named as one of ours.
+        ValueError: If there are no sequences, one is empty or longer than a row, arrays do not
+            match, or one is named "mask" or "segment_ids".
 
     Example:
         >>> packed = pack({"values": [np.ones(3), np.ones(4), np.ones(1)]}, length=4)

@@ -21,13 +21,13 @@ class GrainBatches(ExampleBatches):
     that a resumed run needs nothing but its step. Only the rows that a process asks for are loaded.
 
     Args:
-        dataset: a ``grain.MapDataset`` of one epoch whose elements are examples, dicts of arrays
+        dataset: A ``grain.MapDataset`` of one epoch whose elements are examples, dicts of arrays
             of the same shapes.
-        batch_size: B, the rows of every batch; the last one of an epoch is filled up as in
-            ``Batches``, which see for ``"weight"``.
+        batch_size: Number B of examples of a batch; the last batch of an epoch is padded, with
+            ``"weight"`` as in ``Batches``.
 
     Raises:
-        ValueError: it is empty, endless, or holds something else.
+        ValueError: If ``dataset`` is empty or infinite, or holds something else.
 
     Example:
         >>> import grain, numpy as np
@@ -78,12 +78,12 @@ class IteratorBatches:
     source that finds examples by their number.
 
     Args:
-        make_epoch: gives the batches of an epoch, counted from 0, all of one size; the same ones
-            each time it is asked for the same epoch.
-        num_batches: batches of an epoch to take; any more are left out.
+        make_epoch: Function of an epoch, counted from 0, that returns its batches, all of one size;
+            the same batches at each call.
+        num_batches: Number of batches to use of each epoch; further batches are ignored.
 
     Raises:
-        ValueError: an epoch has fewer batches, when that is found out.
+        ValueError: If an epoch turns out to have fewer batches.
 
     Example:
         >>> import numpy as np

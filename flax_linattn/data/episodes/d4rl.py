@@ -38,14 +38,15 @@ def read_d4rl(path: str | Path, *, keep_unfinished: bool = False) -> Episodes:
     Source: J. Fu et al., "D4RL: Datasets for deep data-driven reinforcement learning", 2020.
 
     Args:
-        path: The file.
+        path: The HDF5 file.
         keep_unfinished: Whether steps behind the last end are an episode too, as if cut by time;
             their return is not known, so they are left out by default.
 
     Raises:
-        FileNotFoundError: There is no such file.
-        ValueError: h5py is not installed.
-        DataFormatError: It is no such file, or damaged; the message names the key and the row.
+        FileNotFoundError: If the file does not exist.
+        ValueError: If h5py is not installed.
+        DataFormatError: If the file has another format or is damaged; the message names the key and
+            the row.
 
     Example:
         >>> import tempfile
@@ -196,7 +197,7 @@ def _column(array: NDArray) -> NDArray:
 def _differ(path: Path, key: str, array: NDArray, steps: int) -> DataFormatError:
     return DataFormatError(
         f"{path}:{key}: expected one for each of {steps:,} observations, got "
-        f"{list(array.shape)}; save all arrays of the same steps"
+        f"{list(array.shape)}; save all arrays for the same steps"
     )
 
 
@@ -209,15 +210,15 @@ def write_episodes(
     A file that is there is replaced when the new one is complete.
 
     Args:
-        path: Of the file: ``.hdf5`` or ``.h5``, with ``env_id`` and ``about`` as attributes; or
-            ``.npz``, with the text ``env_id``, and ``about`` as a JSON text.
-        episodes: What to write.
-        about: What else is to be known, such as where they are from.
+        path: Output file: ``.hdf5`` or ``.h5``, with ``env_id`` and ``about`` as attributes; or
+            ``.npz``, with ``env_id`` as a string and ``about`` as a JSON string.
+        episodes: Episodes to write.
+        about: Further metadata by name, such as the source of the episodes.
 
     Raises:
-        OptionError: The suffix is another one, or ``about`` does not hold texts by names.
-        ValueError: h5py is not installed, for ``.hdf5``.
-        OSError: It cannot be written.
+        OptionError: If ``path`` has another suffix, or ``about`` does not hold strings by names.
+        ValueError: If h5py is needed and not installed.
+        OSError: If the file cannot be written.
 
     Example:
         >>> import tempfile
@@ -271,8 +272,8 @@ def check_episode_file(path: Path) -> None:
     """Refuses a file that episodes cannot be written to, such as before hours of play.
 
     Raises:
-        OptionError: The suffix is another one.
-        ValueError: h5py is not installed, for ``.hdf5``.
+        OptionError: If ``path`` has another suffix.
+        ValueError: If h5py is needed and not installed.
     """
     if path.suffix not in (".hdf5", ".h5", ".npz"):
         raise OptionError(

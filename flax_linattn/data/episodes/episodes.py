@@ -70,23 +70,23 @@ class Episodes:
     dtype become float32, where float32 can hold them.
 
     Args:
-        name: Of the source, for messages.
-        observations: What was seen before each action, float32 [N, S].
-        actions: What was done, float32 [N, A].
-        rewards: Of each action, float32 [N].
-        starts: Where the episodes begin, int64 [E + 1]: episode e holds the steps from
+        name: Name of the source, for messages.
+        observations: Observation before each action, float32 [N, S].
+        actions: Actions, float32 [N, A].
+        rewards: Reward of each action, float32 [N].
+        starts: First step of each episode, int64 [E + 1]: episode e holds the steps from
             ``starts[e]`` to ``starts[e + 1] - 1``. The first is 0, the last is N.
         terminated: Whether an episode ended in a terminal state, bool [E]; False where a limit of
             time cut it.
         env_id: The environment, such as "Hopper-v5", where the source says it.
-        notes: What of the source deserves a second look, a line each, such as steps that were left
-            out. They are of the source as it was read, whatever is taken of it, and neither part of
-            the checksum nor written to files.
+        notes: Notes on the source that deserve a second look, such as steps that were left out, a
+            line each. They describe the source as it was read, also after a selection, and are
+            neither part of the checksum nor written to files.
 
     Raises:
-        ValueError: The arrays do not fit each other, an episode is empty, or a number is not
+        ValueError: If the arrays do not fit each other, an episode is empty, or a number is not
             finite; the message names the array and the row, from 0.
-        TypeError: ``notes`` are no texts.
+        TypeError: If ``notes`` is not a tuple of strings.
 
     Example:
         >>> rewards = np.array([1.0, 2.0, 4.0])
@@ -127,7 +127,7 @@ class Episodes:
             if (length := len(getattr(self, what))) != self.num_steps:
                 raise DataFormatError(
                     f"{self.name}:{what}: expected one for each of {self.num_steps:,} "
-                    f"observations, got {length:,}; give all arrays of the same steps."
+                    f"observations, got {length:,}; pass all arrays for the same steps."
                 )
         self._set("starts", self._checked_starts())
         terminated = np.asarray(self.terminated)
@@ -224,10 +224,10 @@ class Episodes:
         """Some of the episodes, in this order; one may be taken more than once.
 
         Args:
-            episodes: Their numbers, from 0.
+            episodes: Indices of the episodes, from 0.
 
         Raises:
-            ValueError: There are none, or one is no number of an episode.
+            ValueError: If ``episodes`` is empty or holds an index out of range.
 
         Example:
             >>> one = Episodes("toy", np.arange(3.0)[:, None], np.zeros((3, 1)), np.zeros(3),
@@ -265,10 +265,10 @@ class Episodes:
         Of equal returns the earlier one is taken first. They stay in their order.
 
         Args:
-            fraction: Of the steps, above 0 and up to 1; 0.1 gives the data of 10 % BC.
+            fraction: Fraction of the steps, above 0 and up to 1; 0.1 gives the data of 10 % BC.
 
         Raises:
-            OptionError: ``fraction`` is outside (0, 1].
+            OptionError: If ``fraction`` is outside (0, 1].
 
         Example:
             >>> one = Episodes("toy", np.zeros((4, 2)), np.zeros((4, 1)), np.arange(4.0),
@@ -316,11 +316,11 @@ def join_episodes(parts: Sequence[Episodes]) -> Episodes:
     Their notes follow each other, each once.
 
     Args:
-        parts: At least one. Those that name an environment name the same one.
+        parts: One or more sets of episodes; all environments that they name are the same.
 
     Raises:
-        ValueError: There are none, or they differ in the sizes of observations or actions, or in
-            the environment.
+        ValueError: If ``parts`` is empty, or the parts differ in the sizes of observations or
+            actions, or in the environment.
 
     Example:
         >>> one = Episodes("a", np.zeros((2, 3)), np.zeros((2, 1)), np.zeros(2), np.array([0, 2]),
@@ -367,16 +367,16 @@ def split_episodes(episodes: Episodes, validation: float, seed: int) -> tuple[Ep
     """Draws whole episodes for validation; the others are for training.
 
     Args:
-        episodes: At least two.
-        validation: Which share of the episodes, above 0 and below 1; rounded to whole ones, with
-            at least one in each part.
-        seed: Of what is drawn.
+        episodes: Two or more episodes.
+        validation: Fraction of validation episodes, above 0 and below 1; rounded to whole episodes,
+            with at least one in each part.
+        seed: Random seed of the split.
 
     Returns:
         Those for training and those for validation, each in their order.
 
     Raises:
-        OptionError: The share is outside that, or there is only one episode.
+        OptionError: If ``validation`` is out of range, or there is only one episode.
 
     Example:
         >>> one = Episodes("toy", np.zeros((4, 2)), np.zeros((4, 1)), np.arange(4.0),

@@ -190,6 +190,6 @@ def _filters(place: str, dataset: Any) -> list[int]:
 
 def _incomplete(place: str, expected: int, got: int) -> DataFormatError:
     return DataFormatError(
-        f"{place}: expected {expected:,} bytes, got {got:,}; the file is damaged or not whole: "
-        "fetch it again, or save it again"
+        f"{place}: expected {expected:,} bytes, got {got:,}; the file is damaged or "
+        "incomplete: fetch it again, or save it again"
     )

@@ -42,10 +42,11 @@ def load_episodes(
         keep_unfinished: Whether episodes whose end is not known are taken, as if cut by time.
 
     Raises:
-        FileNotFoundError: There is no such file or folder.
-        OptionError: There is no such format.
-        ValueError: No path is given, files do not go together, or h5py is not installed.
-        DataFormatError: A file breaks its format; the message names it, the key and the row.
+        FileNotFoundError: If a file or folder does not exist.
+        OptionError: If the format is unknown.
+        ValueError: If no path is given, files do not match, or h5py is not installed.
+        DataFormatError: If a file breaks its format; the message names the file, the key and the
+            row.
 
     Example:
         >>> import tempfile, numpy as np
@@ -87,8 +88,8 @@ def _format(path: Path) -> str:
         )
         if {".csv", ".tsv"} & {suffix.lower() for suffix in path.suffixes}:
             raise DataFormatError(
-                f"{expected}, got CSV, which is not read; save its columns as arrays by "
-                "numpy.savez, a row for each step, under D4RL's names: observations [N, S], "
+                f"{expected}, got CSV, which is not supported; save its columns as arrays "
+                "with numpy.savez, one row per step, under D4RL's names: observations [N, S], "
                 "actions [N, A], rewards [N], terminals [N], and timeouts [N]"
             )
         raise DataFormatError(

@@ -46,10 +46,10 @@ def read_minari(path: str | Path, *, keep_unfinished: bool = False) -> Episodes:
             cut by time; its return is not known, so it is left out by default.
 
     Raises:
-        FileNotFoundError: There is no such folder or file.
-        ValueError: h5py is not installed.
-        DataFormatError: It is no such data set, or damaged; observations are of several parts, or
-            actions are discrete.
+        FileNotFoundError: If the folder or file does not exist.
+        ValueError: If h5py is not installed.
+        DataFormatError: If ``path`` is not a Minari data set or is damaged, observations consist of
+            several arrays, or actions are discrete.
 
     Example:
         >>> import tempfile, h5py
@@ -72,14 +72,14 @@ def read_minari(path: str | Path, *, keep_unfinished: bool = False) -> Episodes:
         if not groups:
             raise DataFormatError(
                 f"{main}: expected groups episode_0, episode_1, ..., got "
-                f"{printed(file.names())}; check that this is a data set of Minari"
+                f"{printed(file.names())}; check that this is a Minari data set"
             )
         episodes = [_episode(file, groups[number]) for number in sorted(groups)]
     parts = [part for part in episodes if keep_unfinished or part.terminated is not None]
     if not parts:
         raise DataFormatError(
             f"{main}: expected an episode that is terminated or truncated, got none of "
-            f"{len(groups)}; use them with keep_unfinished=True",
+            f"{len(groups)}; pass keep_unfinished=True to use them",
             "keep_unfinished",
         )
     parts = [_finite(main, part) for part in parts]
@@ -126,8 +126,8 @@ def _main_file(path: Path) -> Path:
         if file.is_file():
             return file
     raise FileNotFoundError(
-        f"expected a data set of Minari in the folder {path}, with data/{MAIN}, found none; "
-        "check the path, or give a file (Minari's other format, arrow, is not read)"
+        f"expected a Minari data set with data/{MAIN} in the folder {path}, found none; check the "
+        "path, or pass an HDF5 file (Minari's Arrow format is not supported)"
     )
 
 
@@ -149,7 +149,7 @@ def _episode(file: Hdf5File, group: str) -> _Part:
         if not steps or array.ndim != axes or len(array) != expected[key]:
             form = f"[{expected[key] or 'T'}, numbers]" if axes == 2 else f"[{steps or 'T'}]"
             raise DataFormatError(
-                f"{file.place(group)}/{key}: expected {form} beside rewards "
+                f"{file.place(group)}/{key}: expected shape {form} with rewards "
                 f"{list(rewards.shape)}, got {list(array.shape)}; fetch the data set again"
             )
     ends = {key: _end(file, group, key, arrays[key]) for key in ("terminations", "truncations")}
@@ -199,8 +199,8 @@ def _env_id(path: Path) -> str | None:
         env_id = json.loads(spec).get("id") if spec is not None else None
     except (ValueError, AttributeError, TypeError, RecursionError) as error:
         raise DataFormatError(
-            f"{path}:{getattr(error, 'lineno', 1)}: expected JSON with a text env_spec, which is "
-            f"JSON with the id of the environment, got something else ({quote(error, 100)}); fetch "
-            "it again"
+            f"{path}:{getattr(error, 'lineno', 1)}: expected JSON with a string env_spec, JSON "
+            f"with the id of the environment, got something else ({quote(error, 100)}); fetch "
+            "the data set again"
         ) from None
     return environment_name(env_id)

@@ -7,7 +7,7 @@ import re
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from flax_linattn.checks import quote
+from flax_linattn.checks import format_count, quote
 from flax_linattn.data.episodes.episodes import Episodes
 
 
@@ -19,7 +19,7 @@ def about_cut_short(lengths: NDArray[np.int64], terminated: NDArray[np.bool_]) -
     returns = "return" if number == 1 else "returns"
     return [
         f"cut before step {int(lengths.max()):,} without a terminal state: "
-        f"{counted(number, 'episode')}, whose {returns} may be of a part"
+        f"{format_count(number, 'episode')}, whose {returns} may be of a part"
     ]
 
 
@@ -28,12 +28,7 @@ def about_left_out(number: int, what: str, where: str) -> list[str]:
     if not number:
         return []
     verb, them = ("is", "it") if number == 1 else ("are", "them")
-    return [f"{counted(number, what)} {where} {verb} left out; keep_unfinished keeps {them}"]
-
-
-def counted(number: int, what: str) -> str:
-    """A number of things, such as "1 step" or "1,200 steps"."""
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
+    return [f"{format_count(number, what)} {where} {verb} left out; keep_unfinished keeps {them}"]
 
 
 REFERENCE_RETURNS: dict[str, tuple[float, float]] = {
@@ -104,7 +99,7 @@ def normalized_score(returns: ArrayLike, env_id: str) -> NDArray[np.float64]:
         float64, of the shape of ``returns``.
 
     Raises:
-        ValueError: The family has no references.
+        ValueError: If the family has no references.
 
     Example:
         >>> normalized_score([-20.272305, 3234.3], "Hopper-v5").tolist()
@@ -143,8 +138,8 @@ def episodes_as_text(episodes: Episodes) -> str:
     constant = np.flatnonzero((episodes.observations == episodes.observations[0]).all(0))
     lines = [
         size_as_text(episodes),
-        f"observations: {counted(episodes.observation_dim, 'number')}{_constant(constant)}",
-        f"actions: {counted(episodes.action_dim, 'number')}, from {actions.min():.4g} to "
+        f"observations: {format_count(episodes.observation_dim, 'number')}{_constant(constant)}",
+        f"actions: {format_count(episodes.action_dim, 'number')}, from {actions.min():.4g} to "
         f"{actions.max():.4g}, {f'{100 * outside:.3g} % of them' if outside else 'none'} outside "
         "-1 to 1",
         f"lengths: {lengths.min():,} to {lengths.max():,}, median {np.median(lengths):.6g}",
@@ -166,8 +161,8 @@ def size_as_text(episodes: Episodes) -> str:
     """The first line of ``episodes_as_text``: number of episodes and steps."""
     of = f" of {episodes.env_id}" if episodes.env_id else ""
     return (
-        f"{episodes.name}: {counted(episodes.num_episodes, 'episode')}{of}, "
-        f"{counted(episodes.num_steps, 'step')}"
+        f"{episodes.name}: {format_count(episodes.num_episodes, 'episode')}{of}, "
+        f"{format_count(episodes.num_steps, 'step')}"
     )
 
 

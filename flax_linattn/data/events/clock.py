@@ -30,10 +30,10 @@ def parse_date(text: str, zone: tzinfo) -> float | None:
 
     Args:
         text: ISO 8601, such as ``2016-07-01 00:00:00.25+02:00``, or ``2016/7/1 0:00``.
-        zone: Of dates without their own time zone.
+        zone: Time zone of dates without their own.
 
     Raises:
-        SkippedTimeError: Clocks of the time zone skip this time.
+        SkippedTimeError: If clocks of the time zone skip this time.
 
     Example:
         >>> parse_date("1970-01-02 00:00:00.5", UTC), parse_date("1970-01-01T02:00+01:00", UTC)
@@ -76,14 +76,14 @@ def parse_bound(
     """A begin or an end in the unit of the times of a file; None if there is none.
 
     Args:
-        name: Of the option, for messages.
-        value: A number in that unit, also as text, or a date.
+        name: Name of the option, for messages.
+        value: A number in that unit, also as a string, or a date.
         path: The file, for messages.
-        zone: Of dates; None where the times of the file are numbers.
+        zone: Time zone of dates; None if the times of the file are numbers.
 
     Raises:
-        TypeError: It is neither a number nor a text.
-        OptionError: It is not finite, or no such text.
+        TypeError: If ``value`` is neither a number nor a string.
+        OptionError: If ``value`` is not finite, or is neither a number nor a date.
 
     Example:
         >>> parse_bound("begin", "1970-01-02", "a.csv", UTC)
@@ -91,12 +91,12 @@ def parse_bound(
         >>> parse_bound("begin", "1970-01-02", "a.csv")
         Traceback (most recent call last):
         ...
-        flax_linattn.checks.OptionError: begin must be a number, as the times of a.csv are, got ...
+        flax_linattn.checks.OptionError: begin must be a number, like the times of a.csv, got ...
     """
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, (int, float, str, np.number)):
-        raise TypeError(f"{name} must be a number or a date as text, got {quote(value)}.")
+        raise TypeError(f"{name} must be a number or a date string, got {quote(value)}.")
     seconds: float | None = None
     if not isinstance(value, str):
         seconds = float(value) if abs(value) <= MAX_TIME else None
@@ -104,15 +104,15 @@ def parse_bound(
         seconds = float(value)
     elif zone is None:
         raise OptionError(
-            f"{name} must be a number, as the times of {path} are, got {quote(value)}.", name
+            f"{name} must be a number, like the times of {path}, got {quote(value)}.", name
         )
     else:
         try:
             seconds = parse_date(value.strip(), zone)
         except SkippedTimeError as error:
             raise OptionError(
-                f"{name} must be a time that there is, got {quote(value)}, but {error}; give it in "
-                "UTC, as 2016-07-01 00:00:00+00:00.",
+                f"{name} must be an existing local time, got {quote(value)}, but {error}; write it "
+                "in UTC, such as 2016-07-01 00:00:00+00:00.",
                 name,
             ) from None
     if seconds is None or abs(seconds) > MAX_TIME:

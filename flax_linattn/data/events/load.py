@@ -98,9 +98,10 @@ def load_events(
     lines of three numbers without commas, and "table" by any other header.
 
     Args:
-        path: The file; of times, for "rmtpp".
-        event_types_file: The file of event types, for "rmtpp". Default: events have no types.
-        format: One of these, or "auto".
+        path: Path of the file; for "rmtpp" the file of times.
+        event_types_file: Path of the file of event types, for "rmtpp". Default: events have no
+            types.
+        format: Name of a format above, or "auto".
         time: The column of times, for "table".
         event_type: The column of event types. For "table"; without a column "mark", events have no
             types. For "jodie", "user_id", "item_id" or "state_label"; by default the one of the
@@ -108,24 +109,27 @@ def load_events(
         sequence: The column that says of which sequence an event is. For "table"; where there is
             no "sequence", all are of one. For "jodie", "user_id", which is the default, or
             "item_id".
-        begin: When the observation of every sequence began, in the unit of the times, or a date
-            where they are dates. Not known by default, so that the first event of each is given.
-        end: When it ended, likewise. Default: with the last event of each.
-        timezone: Of dates without their own, a name of the IANA database; for "table" and "jodie".
-        gaps: For "npz", whether ``times`` are gaps since the event before, the first one since 0,
-            when the observation began; or, where it is 0, the first event is at 0 and the begin not
-            known. Default: where ``times`` are padded and fall in a quarter of the sequences or
-            more, they are gaps.
-        sort: Whether to sort the events of each sequence by time, for "table" and "jodie"; without,
-            events that go back in time are refused.
+        begin: Start of the observation of every sequence, in the unit of the times, or a date if
+            times are dates. Default: unknown, so that the first event of each sequence is not
+            forecast.
+        end: End of the observation of every sequence, as ``begin``. Default: the last event of
+            each.
+        timezone: Time zone of dates without their own, a name of the IANA database; for "table" and
+            "jodie".
+        gaps: For "npz", whether ``times`` are gaps since the previous event; the first one is the
+            gap since the start of observation at 0, or 0 if the first event is at 0 and the start
+            of observation is unknown. Default: True if ``times`` are padded and decrease in a
+            quarter of the sequences or more.
+        sort: Whether to sort the events of each sequence by time, for "table" and "jodie";
+            otherwise events that go back in time are an error.
 
     Returns:
         The sequences, in the order in which the file begins them.
 
     Raises:
-        FileNotFoundError: There is no such file.
-        OptionError: An option is not of the format, or has no such value.
-        DataFormatError: The file breaks its format; the message names the line, or the array.
+        FileNotFoundError: If the file does not exist.
+        OptionError: If an option does not belong to the format, or is out of range.
+        DataFormatError: If the file breaks its format; the message names the line or the array.
 
     Example:
         >>> import pathlib, tempfile
@@ -153,7 +157,7 @@ def load_events(
             raise EventFileError(
                 f"{name} is an option of format {others}, got {quote(options[name])} for {path} of "
                 f"format {chosen}",
-                "leave it out, or give the format.",
+                f"remove {name}, or pass another format",
                 name,
                 "format",
             )
@@ -161,8 +165,7 @@ def load_events(
     rows = reader(path, **own, **({"zone": zone} if "timezone" in takes else {}))
     if "timezone" in options and not rows.dates:
         raise OptionError(
-            f"{path}: expected dates, as timezone is {timezone!r}, got numbers as times; leave "
-            "timezone out",
+            f"{path}: timezone={timezone!r} needs dates, got numbers as times; remove timezone.",
             "timezone",
         )
     return rows.sequences(begin, end, zone, sort=sort)
@@ -193,8 +196,8 @@ def _format(path: Path, has_types_file: bool) -> str:
     raise EventFileError(
         f"{path}:1: expected a header, or lines of user, item and timestamp, got lines of other "
         "numbers",
-        "if they are times, give the file of their event types with event_types_file=..., or say "
-        "that there is none with format='rmtpp'",
+        "if they are times, pass the file of their event types with event_types_file=..., or "
+        "format='rmtpp' if there is none",
         "format",
         "event_types_file",
     )

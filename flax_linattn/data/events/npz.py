@@ -38,7 +38,7 @@ def read_event_npz(path: Path, gaps: bool | None = None) -> EventRows:
             raise EventFileError(
                 f"{file.place('times', flat[wrong[0]])}: expected gaps between events, 0 or more, "
                 f"got {times[wrong[0]]}",
-                "correct it, or say gaps=False if they are times",
+                "correct it, or pass gaps=False if they are times",
                 "gaps",
             )
         starts = np.flatnonzero(np.diff(owner, prepend=-1))
@@ -54,7 +54,7 @@ def read_event_npz(path: Path, gaps: bool | None = None) -> EventRows:
         place=lambda row: file.place("times", flat[row]),
         begin=begin,
         end=end,
-        advice="sort the events of each sequence by time, or say gaps=True if times are gaps",
+        advice="sort the events of each sequence by time, or pass gaps=True if times are gaps",
         options=("gaps",),
     )
 
@@ -93,33 +93,37 @@ class _EventArrays:
             raise self._error("", "an array times", others, advice)
         times = self._array("times", "fiu", "numbers")
         if "marks" in self.arrays:
-            self._check_shape("marks", "give an event type for each time")
+            self._check_shape("marks", "save one event type for each time")
         if {1: "lengths", 2: "masks"}.get(times.ndim) not in self.arrays:
             raise self._error(
                 "times",
-                "[n] with lengths [N], or [N, L] with masks [N, L]",
+                "shape [n] with lengths [N], or [N, L] with masks [N, L]",
                 f"{list(times.shape)} with {others or 'neither'}",
                 "save the lengths of the sequences, or 1 at events and 0 at padding",
             )
         if not len(times):
-            raise self._error("times", "at least one sequence", "none", "add some")
+            raise self._error(
+                "times", "at least one sequence", "none", "check that this is the right file"
+            )
         return self._by_masks() if times.ndim == 2 else self._by_lengths()
 
     def _by_lengths(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         lengths, count = self._array("lengths", "iu", "integers"), self.arrays["times"].size
         if lengths.ndim != 1:
-            raise self._error("lengths", "[N], the events of each sequence", lengths.shape)
-        self._refuse("lengths", lengths < 1, "1 or more events", "drop it")
+            raise self._error("lengths", "shape [N], one length per sequence", lengths.shape)
+        self._refuse("lengths", lengths < 1, "1 or more events", "drop the empty sequence")
         total = lengths.sum(dtype=np.float64)
         if total != count:
-            expected = f"a sum of {count}, as there are times"
-            raise self._error("lengths", expected, f"{total:.0f}", "save both of one set")
+            expected = f"a sum of {count}, the number of times"
+            raise self._error(
+                "lengths", expected, f"{total:.0f}", "save lengths and times of the same sequences"
+            )
         return np.repeat(np.arange(len(lengths)), lengths.astype(np.int64)), np.arange(count)
 
     def _by_masks(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         masks = self._array("masks", "biuf", "1 at events and 0 elsewhere")
-        self._check_shape("masks", "give 0 or 1 for each time")
-        self._refuse("masks", (masks != 0) & (masks != 1), "0 or 1", "save it so")
+        self._check_shape("masks", "save 0 or 1 for each time")
+        self._refuse("masks", (masks != 0) & (masks != 1), "0 or 1", "correct it")
         row, column = np.nonzero(masks)
         sizes = np.bincount(row, minlength=len(masks))
         gaps = np.unique(row[1:][(np.diff(row) == 0) & (np.diff(column) > 1)])
@@ -128,7 +132,7 @@ class _EventArrays:
             raise self._error(
                 f"masks[{bad[0]}]",
                 "1 at one or more adjacent events",
-                "0 between events" if sizes[bad[0]] else "1 nowhere",
+                "0 between events" if sizes[bad[0]] else "0 everywhere",
                 "drop the sequence, or remove padding between its events",
             )
         return row, np.flatnonzero(masks)
@@ -142,7 +146,7 @@ class _EventArrays:
 
     def event_types(self, flat: NDArray[np.int64]) -> NDArray[np.int64]:
         """Whole numbers at the indices, int64 [n]."""
-        values = self._array("marks", "iuf", "whole numbers").reshape(-1)[flat]
+        values = self._array("marks", "iuf", "integers").reshape(-1)[flat]
         if values.dtype.kind == "f":
             values = _doubles(values)
         wrong = ~((values >= 0) & (values <= MAX_EVENT_TYPE))
@@ -156,7 +160,7 @@ class _EventArrays:
         """When the observation of each of N sequences ended, float64 [N]."""
         ends = self._array("t_max", "fiu", "numbers")
         if ends.shape not in ((), (1,), (count,)):
-            expected = f"a number, or one for each of {count} sequences"
+            expected = f"one number, or one for each of {count} sequences"
             raise self._error("t_max", expected, ends.shape)
         return np.broadcast_to(self.floats("t_max", np.arange(ends.size)), (count,)).copy()
 
@@ -189,9 +193,9 @@ class _EventArrays:
             )
 
     def _error(
-        self, key: str, expected: str, got: object, advice: str = "save it so"
+        self, key: str, expected: str, got: object, advice: str = "save the array in this form"
     ) -> DataFormatError:
-        got = list(got) if isinstance(got, tuple) else got
+        got = f"shape {list(got)}" if isinstance(got, tuple) else got
         place = f"{self.path}:{key}" if key else str(self.path)
         return DataFormatError(f"{place}: expected {expected}, got {got}; {advice}")
 

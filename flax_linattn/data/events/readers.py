@@ -74,9 +74,9 @@ def read_event_table(
         if "" in cells:
             row = cells.index("")
             raise EventFileError(
-                f"{rows.where(row)}: expected a text in column {quote(columns[what])}, got an "
+                f"{rows.where(row)}: expected a value in column {quote(columns[what])}, got an "
                 "empty cell",
-                "fill it, or drop the row",
+                "fill in the cell, or drop the row",
             )
     return _timed(rows, time, texts["time"] or [], zone, named=texts["sequence"] is not None)
 
@@ -88,8 +88,8 @@ def _column(table: Table, what: str, name: str) -> list[str] | None:
         place = f"{place}:{table.header_line}"
     if names.count(name) > 1:
         raise EventFileError(
-            f"{place}: expected different names of columns, got {quote(name)} twice",
-            "rename one",
+            f"{place}: expected distinct column names, got {quote(name)} twice",
+            "rename one of the columns",
         )
     if name in names:
         cells = table.frame.iloc[:, names.index(name)]
@@ -110,7 +110,7 @@ def _timed(
     """The rows with times from texts, all dates or all numbers as the first one is."""
     rows.named, rows.dates = named, bool(cells) and not is_number(cells[0])
     rows.options = ("sort",)
-    rows.advice = "sort the rows by time, or say sort=True"
+    rows.advice = "sort the rows by time, or pass sort=True"
     if rows.dates:
         rows.advice += ", and write times in UTC where clocks go back"
         rows.time = np.array([_date(rows, column, *own, zone) for own in enumerate(cells)])
@@ -126,9 +126,9 @@ def _date(rows: EventRows, column: str, row: int, cell: str, zone: tzinfo) -> fl
         seconds = None if is_number(cell) else parse_date(cell, zone)
     except SkippedTimeError as error:
         raise EventFileError(
-            f"{rows.where(row)}: expected a time that there is in column {quote(column)}, got "
-            f"{quote(cell)}, but {error}",
-            "correct it, or give the time zone that the dates are in with timezone=...",
+            f"{rows.where(row)}: expected an existing local time in column {quote(column)}, "
+            f"got {quote(cell)}, but {error}",
+            "correct it, or pass the time zone of the dates with timezone=...",
             "timezone",
         ) from None
     if seconds is None:
@@ -142,8 +142,8 @@ def _no_time(rows: EventRows, column: str, row: int, cell: str) -> EventFileErro
         expected = f"a {'date' if rows.dates else 'number'}, as in the first row"
     return EventFileError(
         f"{rows.where(row)}: expected {expected} in column {quote(column)}, got {quote(cell)}",
-        f"correct it; numbers are finite, at most {MAX_TIME:g}, and dates have the year first "
-        "and a time zone such as +00:00 or none",
+        f"correct it; numbers must be finite, at most {MAX_TIME:g}, and dates must begin with the "
+        "year and end with a time zone such as +00:00 or none",
     )
 
 
@@ -270,7 +270,7 @@ def _read_event_types(path: Path, other: Path, sizes: list[int]) -> NDArray[np.i
             size = sizes[reader.line - 1]
             if len(cells) != size:
                 raise reader.error(
-                    f"{size} event types, as there are times on line {reader.line} of {other}",
+                    f"{size} event types, one for each time on line {reader.line} of {other}",
                     f"{len(cells)}",
                     pair,
                 )
@@ -278,8 +278,7 @@ def _read_event_types(path: Path, other: Path, sizes: list[int]) -> NDArray[np.i
                 digits = cell.isascii() and cell.isdigit() and len(cell) < 20
                 if not (digits and int(cell) <= MAX_EVENT_TYPE):
                     raise reader.error(
-                        f"event types as whole numbers from 0 to {MAX_EVENT_TYPE}, separated by "
-                        "blanks",
+                        f"event types as integers from 0 to {MAX_EVENT_TYPE}, separated by blanks",
                         quote(cell),
                         "correct it; check that the files of times and event types are not swapped",
                     )
@@ -316,7 +315,7 @@ def read_easytpp(path: Path) -> EventRows:
                 raise reader.error(
                     "an object with time_since_start and type_event for each sequence",
                     f"one of {itemize(keys)}" if keys else quote(value),
-                    "write the sequences of one split so, as EasyTPP does",
+                    "save the sequences of one split in the format of EasyTPP",
                 )
             declared = _num_event_types(reader, value.get("dim_process"))
             if times and declared != count:
@@ -360,7 +359,7 @@ def _object_times(reader: LineReader, value: dict[str, Any]) -> NDArray[np.float
     length = value.get("seq_len")
     if length is not None and length != len(times):
         raise reader.error(
-            f"as many times as seq_len says, {quote(length)}", f"{len(times)}", REPAIR_ADVICE
+            f"{quote(length)} times, as declared by seq_len", f"{len(times)}", REPAIR_ADVICE
         )
     if "time_since_last_event" in value:
         gaps = _numbers(reader, value, "time_since_last_event", len(times))
@@ -399,7 +398,9 @@ def _list(reader: LineReader, value: dict[str, Any], key: str, length: int | Non
         )
     if length is not None and len(values) != length:
         raise reader.error(
-            f"{length} of {key}, as there are of time_since_start", f"{len(values)}", REPAIR_ADVICE
+            f"{key} with {length} values, like time_since_start",
+            f"{len(values)}",
+            REPAIR_ADVICE,
         )
     return values
 

@@ -42,21 +42,23 @@ class EventRows:
 
     Attributes:
         path: The file.
-        sequence: What a sequence is known by, [n].
+        sequence: Identifier of the sequence of each event, [n].
         time: Float64 [n], finite.
         event_type: Strings or integers [n]; indices if ``event_type_names`` is given; None for
             events without types.
-        line: Of each event in the file, int64 [n], from 1.
-        place: Where the event of a row is, for a message, where there are no lines.
+        line: Line of each event in the file, int64 [n], from 1.
+        place: Function that describes the place of a row's event for a message, for files without
+            lines.
         named: Whether ``sequence`` holds names.
         event_type_names: Names of all possible event types. Default: those in the file, sorted by
-            number if all are whole numbers, else as text.
-        begin: Of each sequence, in the order of their first rows, float64 [N], NaN if not known.
-        end: Likewise.
+            number if all are integers, else alphabetically.
+        begin: Start of the observation of each sequence, in the order of their first rows, float64
+            [N]; NaN if unknown.
+        end: End of the observation of each sequence, as ``begin``.
         dates: Whether the times are seconds since 1970 UTC.
         in_order: Whether the times of the whole file must be in order, and not those of each
             sequence alone: one that is not was damaged, or joined from several.
-        advice: What to do where times go backwards.
+        advice: Advice for an error about times that decrease.
         options: Names of the options that this advice is about.
     """
 
@@ -90,16 +92,17 @@ class EventRows:
         """The sequences, in the order of their first rows.
 
         Args:
-            begin: Of all sequences, instead of the file's own: see ``parse_bound``.
-            end: Likewise.
-            zone: Of these, where they are dates.
+            begin: Start of the observation of all sequences, instead of the file's; see
+                ``parse_bound``.
+            end: End of the observation of all sequences, as ``begin``.
+            zone: Time zone of ``begin`` and ``end``, if they are dates.
             sort: Whether to sort the events of each sequence by time; those of one time stay in
                 order.
 
         Raises:
-            TypeError: A bound is neither a number nor a text.
-            OptionError: A bound is not finite, or no such text.
-            EventFileError: Times of a sequence go backwards, or one is outside the bounds.
+            TypeError: If a bound is neither a number nor a string.
+            OptionError: If a bound is not finite, or is neither a number nor a date.
+            EventFileError: If times of a sequence decrease, or one is outside the bounds.
         """
         owner, names = pd.factorize(_column(self.sequence))
         order = np.lexsort((self.time, owner)) if sort else np.argsort(owner, kind="stable")
@@ -116,7 +119,7 @@ class EventRows:
         if self.in_order and not sort and (falls := np.diff(self.time) < 0).any():
             row = int(np.argmax(falls)) + 1
             raise EventFileError(
-                f"{self.where(row)}: expected rows in the order of their times, from "
+                f"{self.where(row)}: expected rows sorted by time, from "
                 f"{format_time(self.time[row - 1])} on, got {format_time(self.time[row])}",
                 self.advice,
                 *self.options,
@@ -125,7 +128,7 @@ class EventRows:
         if back.size:
             row = int(back[0]) + 1
             raise EventFileError(
-                f"{self.where(int(order[row]))}: expected times that never go backwards in "
+                f"{self.where(int(order[row]))}: expected times that never decrease in "
                 f"{sequence(row)}, got {format_time(time[row])} after {format_time(time[row - 1])}",
                 self.advice,
                 *self.options,
@@ -146,7 +149,7 @@ class EventRows:
                     f"{self.where(int(order[row]))}: expected events {where} "
                     f"{format_time(bound[at])}, the {name} of {sequence(row)}, got one at "
                     f"{format_time(time[row])}",
-                    f"give {change} {name}",
+                    f"pass {change} {name}, or drop the event",
                     name,
                 )
         event_type, event_type_names = self._event_type_indices()

@@ -19,7 +19,7 @@ class Piece(NamedTuple):
     """Consecutive events of one sequence, by their indices in it.
 
     Attributes:
-        sequence: Of which.
+        sequence: Index of the sequence.
         start: The first event, given or not.
         forecast: The first event that is forecast; ``stop`` if none is.
         stop: Behind the last event, above ``start``.
@@ -41,25 +41,24 @@ class EventSequences:
     stands where an event before the first one would; nothing is known of what was before it.
 
     Args:
-        name: Of the data set.
-        times: Of the events of each sequence, float64 [n], n >= 1, which never go backwards; in one
-            unit, which is seconds since 1970-01-01 UTC where ``dates``.
-        event_types: Of the same events, int32 [n], as indices into ``event_type_names``.
+        name: Name of the data set.
+        times: Times of the events of each sequence, float64 [n], n >= 1, which never decrease; in
+            one unit, which is seconds since 1970-01-01 UTC if ``dates``.
+        event_types: Types of the same events, int32 [n], as indices into ``event_type_names``.
         event_type_names: Names of all possible event types.
-        begin: When the observation of each sequence began, float64 [N], at or before its first
-            event; NaN where that is not known, None where it is of no sequence.
-        end: When the observation of each sequence ended, float64 [N], at or after its last event;
-            None where it ended with that.
+        begin: Start of the observation of each sequence, float64 [N], at or before its first event;
+            NaN if unknown, None if unknown for all sequences.
+        end: End of the observation of each sequence, float64 [N], at or after its last event; None
+            if it is the last event.
         dates: Whether the times are dates.
-        given: How many first events of each sequence are history and not forecast, int64 [N], from
-            0 to n, and from 1 where the begin is not known. None gives those ones alone: 1 where
-            the begin is not known, 0 elsewhere.
-        lines: Of the same events, their lines in the file that they are from, int64 [n], from 1;
-            None where there is none.
-        names: Of the sequences, as the file has them; None where it has none.
+        given: Number of first events of each sequence that are history and not forecast, int64 [N],
+            from 0 to n, and from 1 if the start of observation is unknown. None stands for the
+            minimum: 1 if the start is unknown, 0 otherwise.
+        lines: Lines of the same events in their file, int64 [n], from 1; None if there is no file.
+        names: Names of the sequences, as in the file; None if the file has none.
 
     Raises:
-        ValueError: A sequence is empty, or something does not fit.
+        ValueError: If a sequence is empty, or arguments do not match.
 
     Example:
         >>> events = EventSequences("visits", (np.array([0.5, 2.0]),), (np.array([1, 0]),),
@@ -85,13 +84,13 @@ class EventSequences:
             raise ValueError(f"{self.name}: expected at least one sequence of events, got none.")
         if len(set(self.event_type_names)) < len(self.event_type_names):
             raise ValueError(
-                f"{self.name}: expected different names of event types, got "
+                f"{self.name}: expected distinct names of event types, got "
                 f"{itemize(self.event_type_names)}."
             )
         for what, values in (("begin", self.begin), ("end", self.end), ("given", self.given)):
             if values is not None and np.shape(values) != (len(self.times),):
                 raise ValueError(
-                    f"{self.name}: expected {what} of each of {len(self.times)} sequences, got "
+                    f"{self.name}: expected {what} for each of {len(self.times)} sequences, got "
                     f"shape {np.shape(values)}."
                 )
         for what, own in (("lines", self.lines), ("names", self.names)):
@@ -106,12 +105,12 @@ class EventSequences:
         where = f"{self.name}: sequence {index}"
         if times.ndim != 1 or times.shape != event_types.shape or not times.size:
             raise ValueError(
-                f"{where}: expected as many event types as times, [n] of at least one event, got "
+                f"{where}: expected times and event types of the same shape [n] with n >= 1, got "
                 f"{times.shape} and {event_types.shape}."
             )
         if self.lines is not None and self.lines[index].shape != times.shape:
             raise ValueError(
-                f"{where}: expected a line of each of {len(times)} events, got "
+                f"{where}: expected one line for each of {len(times)} events, got shape "
                 f"{self.lines[index].shape}."
             )
         if (bad := np.flatnonzero(~np.isfinite(times))).size:
@@ -122,12 +121,12 @@ class EventSequences:
         if (back := np.flatnonzero(np.diff(times) < 0)).size:
             at = int(back[0]) + 1
             raise ValueError(
-                f"{self.name}: {self.place(index, at)}: times go backwards, from "
-                f"{times[at - 1]:.15g} to {times[at]:.15g}; sort the events of a sequence by time."
+                f"{self.name}: {self.place(index, at)}: expected times that never decrease, "
+                f"got {times[at]:.15g} after {times[at - 1]:.15g}; sort the events by time."
             )
         if not np.issubdtype(event_types.dtype, np.integer):
             raise ValueError(
-                f"{where}: expected event types as whole numbers, indices into event_type_names, "
+                f"{where}: expected event types as integers, indices into event_type_names, "
                 f"got {event_types.dtype}."
             )
         if event_types.min() < 0 or event_types.max() >= len(self.event_type_names):
@@ -208,8 +207,8 @@ class EventSequences:
         """Where an event is, for a message: its line in the file, where that is known.
 
         Args:
-            sequence: From 0.
-            event: Of the sequence, from 0.
+            sequence: Index of the sequence, from 0.
+            event: Index of the event in the sequence, from 0.
 
         Example:
             >>> one = EventSequences("a", (np.arange(2.0),), (np.zeros(2, np.int32),))
@@ -229,7 +228,7 @@ class EventSequences:
             type_names: Names of all possible event types, in any order.
 
         Raises:
-            ValueError: An event has a type that is not among the names.
+            ValueError: If an event has a type that is not among the names.
 
         Example:
             >>> events = EventSequences("a", (np.arange(2.0),), (np.array([0, 1]),), ("x", "y"))
@@ -278,11 +277,11 @@ class EventSequences:
         the whole has given. A sequence of given events alone stays one piece.
 
         Args:
-            length: Forecast events.
-            history: Given events.
+            length: Maximum number of forecast events of a piece.
+            history: Number of given events before them.
 
         Raises:
-            OptionError: ``length`` is below 1, or ``history`` below 0.
+            OptionError: If ``length`` is below 1, or ``history`` below 0.
 
         Example:
             >>> one = EventSequences("a", (np.arange(5.0),), (np.zeros(5, np.int32),),

@@ -17,8 +17,8 @@ class EventSplit(NamedTuple):
 
     Attributes:
         train: The first sequences, or the first events of each.
-        validation: Those after.
-        test: Those after them.
+        validation: Validation events, after those for training.
+        test: Test events, after those for validation.
     """
 
     train: EventSequences
@@ -32,7 +32,7 @@ def split_events(
     """Splits sequences of events into three parts, each with events to forecast.
 
     Args:
-        events: Of N sequences.
+        events: Events of N sequences.
         split: Training, validation and test, separated by "/": shares, or numbers, as
             ``chronological_split`` takes them. Of sequences; or, by time, of the forecast events of
             each sequence.
@@ -41,7 +41,7 @@ def split_events(
             takes sequences if there are 5 or more, or 3 and numbers for a split; time otherwise.
 
     Raises:
-        OptionError: The split is no such text, does not fit the events, or leaves a part without an
+        OptionError: If ``split`` is invalid, does not fit the events, or leaves a part without an
             event to forecast.
 
     Example:
@@ -61,10 +61,10 @@ def split_events(
     parts = _by_time(events, split) if by == "time" else _whole(events, split)
     empty = _empty(parts)
     if empty is not None:
-        advice = "cut each sequence by time" if by == "sequences" else "give more events"
+        advice = "split each sequence by time" if by == "sequences" else "provide more events"
         raise OptionError(
             f"{events.name}: expected an event to forecast in each part, but {split} by {by} "
-            f"leaves none for {empty}; give it a larger fraction, or {advice}.",
+            f"leaves none for {empty}; choose a larger fraction for {empty}, or {advice}.",
             "split",
             **({"split_by": "time"} if by == "sequences" else {}),
         )

@@ -19,8 +19,8 @@ class Split(NamedTuple):
     """Files of a training or a test set.
 
     Attributes:
-        names: In a tree, sorted by class, then by name.
-        labels: Of each, indices into the classes.
+        names: File names; in a tree, sorted by class, then by name.
+        labels: Index of the class of each file.
     """
 
     names: tuple[str, ...]
@@ -31,10 +31,10 @@ class ClassFolders(NamedTuple):
     """What a tree of folders holds.
 
     Attributes:
-        classes: In sorted order, see ``data.labels.in_order``.
-        train: To learn from.
-        test: To test on.
-        notes: What is to be known about it.
+        classes: Class names in sorted order, see ``data.labels.in_order``.
+        train: Training part.
+        test: Test part.
+        notes: Notes on the folder or archive.
     """
 
     classes: tuple[str, ...]
@@ -98,7 +98,7 @@ def about_others(tree: FileTree, num_wanted: int, kind: str) -> list[str]:
     """Notes where files of other kinds, or links of an archive, are left out."""
     others = len(tree.sizes) - num_wanted
     notes = [f"files that are no {kind}, left out: {others:,}"] if others else []
-    return notes + ([f"{tree.links:,} links in the archive are left out"] if tree.links else [])
+    return notes + ([f"links in the archive, left out: {tree.links:,}"] if tree.links else [])
 
 
 def _top(tree: FileTree, files: Sequence[str], kind: str) -> str:

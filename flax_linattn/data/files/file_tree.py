@@ -49,12 +49,12 @@ class FileTree:
     whose names begin with a dot, and "__MACOSX", are left out; so are links in archives.
 
     Args:
-        path: The folder or the archive; its first bytes say which kind.
+        path: The argument.
 
     Attributes:
         path: As given.
         sizes: Bytes of each file, by its name: the parts of its path below the top, joined by "/".
-        links: How many links of an archive are left out.
+        links: Number of links of an archive that were left out.
     """
 
     def __init__(self, path: str | Path) -> None:

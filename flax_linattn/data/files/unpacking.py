@@ -57,7 +57,7 @@ def check_unpacked_bytes(
         place: The file, or the part of it, for the message.
         unpacked: Bytes in memory, as the file declares them; infinity if it does not.
         stored: Bytes of the file.
-        advice: What the user can do.
+        advice: Advice for the error message.
         expansion: Bytes of memory for each unpacked byte.
 
     Example:

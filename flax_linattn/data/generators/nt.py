@@ -36,20 +36,21 @@ class Rule:
     4, 8 and 9.
 
     Attributes:
-        base: N; symbols are 0 to N - 1.
-        delay: tau.
+        base: Number N of symbols, which are 0 to N - 1.
+        delay: Delay tau in steps.
         name: One of ``RULES``.
-        condition: Of "nt-r" alone: "x1=0" says that the last symbol, x(t-1), is 0, "x2=3" that the
-            one before is 3, "x1=x2" that both are the same. Which one the paper has is not known
-            here, but that it holds with probability 1/N. So does the default, exactly, over all
-            states, and the rule stays invertible; and so with every condition that leaves out the
-            oldest symbol of the state, ``x{delay + 1}``. One on that symbol makes series leave some
+        condition: Condition of "nt-r" alone: "x1=0" (the last symbol, x(t-1), is 0), "x2=3" (the
+            one before is 3), or "x1=x2" (both are the same). The paper does not state its
+            condition, only that it holds with probability 1/N. The default does so exactly over all
+            states, and the rule stays invertible, as does every condition without the oldest symbol
+            of the state, ``x{delay + 1}``. A condition on that symbol makes series leave some
             states for good, and in the long run it may hold more or less often than 1/N. At a delay
             of 2, "x2=0" makes no difference to "nt".
 
     Raises:
-        OptionError: The base is below 2, the delay below 1, or the name unknown; or the condition
-            cannot be read, holds never or always, or is on a symbol that is not in the state.
+        OptionError: If the base is below 2, the delay below 1, or the name unknown; or if the
+            condition cannot be read, holds never or always, or concerns a symbol that is not in the
+            state.
 
     Example:
         >>> Rule(base=2, delay=1).follow([0, 1], length=6)  # XOR
@@ -80,11 +81,11 @@ class Rule:
         """The symbols that follow a state, int32 ``[..., length]``, without the state.
 
         Args:
-            state: int ``[..., order]``, the oldest symbol first.
-            length: Symbols to return.
+            state: Last symbols, int ``[..., order]``, the oldest first.
+            length: Number of symbols to return.
 
         Raises:
-            ValueError: The state has another shape or other symbols, or the length is negative.
+            ValueError: If the state has another shape or other symbols, or the length is negative.
         """
         check_integers(0, length=length)
         state = np.asarray(state)
@@ -143,7 +144,7 @@ def parse_rules(text: str, base: int, delay: int, condition: str = "x1=0") -> tu
     """The rules that a text names: one of ``RULES``, or several joined by "+".
 
     Raises:
-        OptionError: A name is unknown or comes twice, or a number or the condition is bad.
+        OptionError: If a name is unknown or repeated, or a number or the condition is invalid.
 
     Example:
         >>> [rule.name for rule in parse_rules("nt+nt-s", base=16, delay=2)]
@@ -168,7 +169,7 @@ def count_cycles(rule: Rule) -> dict[int, int]:
     for the most states.
 
     Raises:
-        OptionError: The rule is not invertible, or has more states.
+        OptionError: If the rule is not invertible, or has more states.
 
     Example:
         >>> cycles = count_cycles(Rule(base=16, delay=2))
@@ -209,12 +210,12 @@ class NextSymbol:
     """Guessing the next symbol of NT series from those before.
 
     Attributes:
-        rules: That of a series, or several for a mixture: each series follows one of them, drawn
-            uniformly, and nothing says which.
+        rules: Rule of a series, or rules of a mixture: each series follows one of them, sampled
+            uniformly and not revealed.
         context: Symbols that a guess is made from.
 
     Raises:
-        OptionError: There are no rules, they differ in their base, or the context cannot hold
+        OptionError: If there are no rules, they differ in their base, or the context cannot hold
             their state.
 
     Example:
@@ -266,7 +267,7 @@ class NextSymbol:
             "tokens", int32 ``[rows, context]``, and "target", int32 ``[rows]``.
 
         Raises:
-            OptionError: There are to be no rows.
+            OptionError: If the number of rows is below 1.
         """
         check_integers(1, rows=rows)
         (series,) = self.sample_series(rng, 1, self.context + rows)
@@ -280,7 +281,7 @@ class NextSymbol:
         """Generates series int32 ``[num_series, length]``, each from a uniformly random state.
 
         Raises:
-            OptionError: Either number is below 1.
+            OptionError: If a number is below 1.
         """
         check_integers(1, num_series=num_series, length=length)
         chosen = rng.integers(len(self.rules), size=num_series)

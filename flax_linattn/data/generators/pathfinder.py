@@ -58,7 +58,7 @@ class Pathfinder:
             them up to 20; they are fewer where there is no room.
 
     Raises:
-        OptionError: A number is out of range.
+        OptionError: If a number is out of range.
 
     Example:
         >>> batch = Pathfinder(size=32).sample(np.random.default_rng(0), 4)

@@ -55,12 +55,12 @@ class AssociativeRecall(QueriedSequences):
 
     Attributes:
         num_pairs: Pairs, and questions.
-        length: T.
+        length: Number T of tokens.
         num_symbols: Keys and values that there are, without the filler.
         power_a: The power law's; 1 asks at uniform positions.
 
     Raises:
-        OptionError: The pairs and the slots do not fit the length, there are too few symbols for
+        OptionError: If the pairs and the slots do not fit the length, there are too few symbols for
             different ones, or the power is outside (0, 1].
 
     Example:
@@ -134,10 +134,10 @@ class Copying(QueriedSequences):
     Attributes:
         num_copied: Symbols to copy.
         num_symbols: Symbols that there are; the separator is one more token, the last.
-        length: T, twice ``num_copied``; not to be given.
+        length: Number T of tokens, twice ``num_copied``; not an argument.
 
     Raises:
-        OptionError: Less than 1 symbol to copy, or 2 to choose from.
+        OptionError: If there is less than 1 symbol to copy, or fewer than 2 to choose from.
 
     Example:
         >>> batch = Copying(num_copied=3, num_symbols=8).sample(np.random.default_rng(0), rows=1)
@@ -175,11 +175,11 @@ class Induction(QueriedSequences):
     modeling with state space models" (2023).
 
     Attributes:
-        length: T.
+        length: Number T of tokens.
         num_symbols: Symbols that there are; the trigger is one more token, the last.
 
     Raises:
-        OptionError: Less than 3 tokens, or 2 symbols.
+        OptionError: If there are fewer than 3 tokens, or 2 symbols.
 
     Example:
         >>> batch = Induction(length=8, num_symbols=9).sample(np.random.default_rng(0), rows=1)
@@ -213,10 +213,10 @@ class Parity(QueriedSequences):
     """Random bits: is the number of ones so far odd? Asked after each.
 
     Attributes:
-        length: T.
+        length: Number T of bits.
 
     Raises:
-        OptionError: It is below 1.
+        OptionError: If ``length`` is below 1.
 
     Example:
         >>> batch = Parity(length=6).sample(np.random.default_rng(0), rows=1)

@@ -48,7 +48,7 @@ class ImageBatches(Batches):
 
     Args:
         images: Images and their labels.
-        batch_size: B, the rows of every batch; it may exceed N.
+        batch_size: Number B of examples of a batch; it may exceed N.
         augmentation: Random change of a training image, such as ``shift_and_flip``; None for none.
         seed: Each epoch has its own order and changes, drawn from it; None keeps the order of the
             images, and takes no random changes: for validation and test.
@@ -56,9 +56,9 @@ class ImageBatches(Batches):
         std: Standard deviation of the pixels, likewise.
 
     Raises:
-        ValueError: There are no images, or the batch size or the seed is out of range.
-        OptionError: Mean or standard deviation do not fit the channels, or changes are asked for
-            without a seed.
+        ValueError: If there are no images, or the batch size or the seed is out of range.
+        OptionError: If the mean or standard deviation does not fit the channels, or augmentations
+            have no seed.
 
     Example:
         >>> pixels = np.full((3, 8, 8, 1), 255, np.uint8)

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from flax_linattn.checks import itemize, quote
+from flax_linattn.checks import format_count, itemize, quote
 from flax_linattn.data.errors import DataFormatError, report_damage
 from flax_linattn.data.files.file_tree import FileTree
 from flax_linattn.data.images.images import LabelledImages
@@ -80,7 +80,8 @@ def read_cifar10(tree: FileTree) -> tuple[LabelledImages, LabelledImages]:
             planes = rows.reshape(-1, 3, SIDE, SIDE)
             pixels.append(np.ascontiguousarray(planes.transpose(0, 2, 3, 1)))
         count, official = sum(map(len, labels)), _OFFICIAL[part]
-        note = f"{count:,} images to {part}, where the official data set has {official:,}"
+        images = format_count(count, "image")
+        note = f"{images} to {part}, where the official data set has {official:,}"
         return LabelledImages(
             tree.name,
             classes,

@@ -78,8 +78,8 @@ class Decoded(NamedTuple):
     """Decoded images that share one shape.
 
     Attributes:
-        pixels: uint8 ``[N, H, W, C]``.
-        notes: What was done to them.
+        pixels: Pixels, uint8 ``[N, H, W, C]``.
+        notes: Notes on how the images were converted.
     """
 
     pixels: NDArray[np.uint8]

@@ -55,7 +55,7 @@ def _tiny_imagenet(tree: FileTree, top: str) -> ClassFolders:
         notes.append(f"no images of {itemize(missing, 10)} to test on")
     in_val = sum(name.startswith(f"{top}val/images/") for name in images)
     if in_val > len(label_of):
-        notes.append(f"{in_val - len(label_of):,} images of val without labels are left out")
+        notes.append(f"images of val without labels, left out: {in_val - len(label_of):,}")
     return ClassFolders(
         classes,
         make_split(train, classes),

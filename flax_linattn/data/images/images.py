@@ -18,12 +18,12 @@ class LabelledImages(LabelledExamples):
     Attributes:
         name: The data set's name.
         classes: The class names, in the order of ``data.labels.in_order``, or in that of text.
-        labels: int32 ``[N]``, indices into ``classes``.
-        pixels: uint8 ``[N, H, W, C]``; C is 1 (grey) or 3 (red, green, blue).
-        notes: What is to be known about them, such as "images are JPEG files".
+        labels: Indices into ``classes``, int32 ``[N]``.
+        pixels: Pixels, uint8 ``[N, H, W, C]``; C is 1 (gray) or 3 (red, green, blue).
+        notes: Notes on the images, such as "images are JPEG files".
 
     Raises:
-        ValueError: The parts do not fit together.
+        ValueError: If the parts do not match.
 
     Example:
         >>> images = LabelledImages("toy", ("cat", "dog"), np.array([1, 0], np.int32),
@@ -84,7 +84,7 @@ class LabelledImages(LabelledExamples):
         """Grey values as tokens 0..255, row by row from the top left, uint8 ``[N, H * W]``.
 
         Raises:
-            ValueError: The images are in colour.
+            ValueError: If the images are in color.
 
         Example:
             >>> grey = np.arange(4, dtype=np.uint8).reshape(1, 2, 2, 1)

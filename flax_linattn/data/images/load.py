@@ -43,11 +43,11 @@ def load_images(
         The training set and the test set, of the same classes.
 
     Raises:
-        FileNotFoundError: There is nothing.
-        OptionError: The size is out of range.
-        ValueError: Pillow is not installed, and needed.
-        DataFormatError: There are no such files; one is damaged, or of another shape than the
-            first; or all of them take more than 8 GiB.
+        FileNotFoundError: If ``path`` does not exist.
+        OptionError: If the size is out of range.
+        ValueError: If Pillow is needed and not installed.
+        DataFormatError: If there are no such files, one is damaged or has another shape than the
+            first, or all of them take more than 8 GiB.
 
     Example:
         >>> import tempfile

@@ -79,7 +79,7 @@ def find_named(table: Table, name: str, option: str) -> int:
 
 def _check_once(table: Table, name: str, count: int) -> None:
     if count > 1:
-        raise table.error(None, "different names of columns", f"{quote(name)} twice", "rename one")
+        raise table.error(None, "distinct column names", f"{quote(name)} twice", "rename one")
 
 
 def choose_channels(
@@ -184,7 +184,7 @@ def _match(column: pd.Series, pattern: str) -> bool:
 def read_times(
     table: Table, columns: tuple[int, ...], dialect: Dialect, *, keep: bool
 ) -> pd.Index | None:
-    """The times of the rows, or the integers of the index."""
+    """The times of the rows, named after their column, or the integers of the index."""
     frame = table.frame
     if not columns:
         if frame.index.dtype.kind in "iu":
@@ -206,14 +206,15 @@ def read_times(
     try:
         if len(columns) == 2:
             dates, clocks = (frame.iloc[:, i].map(_text) for i in columns)
-            return join_dates_and_clocks(dates, clocks, dialect)
+            return join_dates_and_clocks(dates, clocks, dialect).rename(None)
         column = frame.iloc[:, columns[0]]
+        name = table.names[columns[0]] if table.has_header else None
         if column.dtype.kind in "iuf" and dialect.time_unit == "none":
             column = column.map(_text, na_action="ignore")
         is_plain = not dialect.date_format and dialect.time_unit == "none"
         if is_plain and _are_numbered(column, dialect):
-            return pd.Index(column.map(_text).astype(np.int64), name=frame.index.name)
-        return parse_times(column, dialect)
+            return pd.Index(column.map(_text).astype(np.int64), name=name)
+        return parse_times(column, dialect).rename(name)
     except BadTimeError as bad:
         raise time_error(table, bad, bad.row, _in_columns(table, columns)) from None
 

@@ -18,12 +18,12 @@ class TimeSeriesDataset(LabelledExamples):
     Attributes:
         name: The problem's name.
         series: N arrays, float64 ``[length_i, C]``; NaN marks a missing value.
-        labels: int32 ``[N]``, indices into ``classes``.
-        classes: The class names, in the order of ``in_order``, or in that of text.
-        channels: The C channel names.
+        labels: Indices into ``classes``, int32 ``[N]``.
+        classes: Class names, in the order of ``in_order``, or in alphabetical order.
+        channels: Names of the C channels.
 
     Raises:
-        ValueError: The parts do not fit together.
+        ValueError: If the parts do not match.
 
     Example:
         >>> dataset = TimeSeriesDataset(
@@ -68,7 +68,7 @@ class TimeSeriesDataset(LabelledExamples):
             classes: The class names to index into, sorted.
 
         Raises:
-            ValueError: An example has a label that is not among ``classes``.
+            ValueError: If an example has a label that is not among ``classes``.
 
         Example:
             >>> from flax_linattn.data import japanese_vowels

@@ -53,9 +53,9 @@ def from_frame(
     is a null or NaN.
 
     Args:
-        frame: One row a time; with ids one row a time and series, as of ``load_long``. A frame with
-            the columns ``unique_id`` and ``ds`` has ids and times in these, and one of pandas with
-            two levels of index has them there.
+        frame: Data frame with one row for each time, or with ids for each time and series, as in
+            ``load_long``. Columns named ``unique_id`` and ``ds`` hold ids and times; so do the two
+            levels of a pandas index.
         time_column: The column of times, or two of dates and clock times. Default: the index of
             pandas if it is none of row numbers, else the only column of dates and times, else as
             in a file: see ``load_series``.
@@ -63,16 +63,16 @@ def from_frame(
         channels: The columns to take, in this order. Default: all but ids and times.
         times: As in ``load_series``.
         resample: As in ``load_series``.
-        dialect: Of times that are texts or numbers, and what stands for a missing value.
-        name: Of the series, if there are no ids.
+        dialect: Format of times that are strings or numbers, and of missing values.
+        name: Name of the series, if there are no ids.
         sort: Whether to sort the rows of each series by time instead of refusing times that fall.
 
     Returns:
         The series; with ids a tuple of one for each, in the order of their first rows.
 
     Raises:
-        ValueError: A column is unknown or not of numbers; times fall or are missing.
-        TypeError: It is no frame.
+        ValueError: If a column is unknown or not numeric, or times decrease or are missing.
+        TypeError: If ``frame`` is not a data frame.
 
     Example:
         >>> frame = pd.DataFrame({"load": [1.0, None, 3.0]},
@@ -226,24 +226,24 @@ def to_frame(
     series: TimeSeries | Sequence[TimeSeries],
     *,
     library: Literal["pandas", "polars", "pyarrow"] = "pandas",
-    time_column: str = "time",
+    time_column: str = "",
     id_column: str = "id",
 ) -> Any:
     """A frame of one series, or of several below one another.
 
     Args:
-        series: One, or several of the same channels.
-        library: Of the frame.
+        series: One series, or a sequence of series with the same channels.
+        library: Library of the returned frame.
         time_column: Name of the column of times, which is there if the series have times, or
-            integers such as years.
+            integers such as years. Default: the name of the index, or "time".
         id_column: Name of the column of names, of several series.
 
     Returns:
         A frame of that library; a missing value is NaN in pandas, and a null in the others.
 
     Raises:
-        ValueError: The series have different channels, some have times and some not, or a library
-            is not installed; a channel has the name of another column.
+        ValueError: If the series have different channels, only some have times, a channel has the
+            name of another column, or a library is not installed.
 
     Example:
         >>> times = pd.date_range("2024-01-01", periods=2)
@@ -270,7 +270,7 @@ def to_frame(
         columns[id_column] = [one.name for one in panel for _ in range(one.num_steps)]
     if time_kind is not None:
         first, *others = [index for index in indices if index is not None]
-        columns[time_column] = first.append(others)
+        columns[time_column or panel[0].time_name or "time"] = first.append(others)
     if twice := columns.keys() & set(channels):
         raise ValueError(f"a channel has the name {twice.pop()!r} of another column; give another.")
     values = np.concatenate([one.values for one in panel])

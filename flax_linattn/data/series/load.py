@@ -30,9 +30,9 @@ def load_dataset(path: str | Path) -> TimeSeriesDataset:
         path: The file; its name says the format.
 
     Raises:
-        ValueError: The name ends otherwise.
-        FileNotFoundError: There is no such file.
-        DataFormatError: The file breaks its format; see ``load_ts`` and ``load_arff``.
+        ValueError: If the name has another suffix.
+        FileNotFoundError: If the file does not exist.
+        DataFormatError: If the file breaks its format; see ``load_ts`` and ``load_arff``.
 
     Example:
         >>> import pathlib, tempfile
@@ -97,11 +97,11 @@ def load_series(
         The series; without a header its channels are ``0``, ``1``, ...
 
     Raises:
-        FileNotFoundError: There is no such file.
-        ValueError: A channel is unknown, or asked for twice; ``times`` is something else; the
-            series of a ``.tsf`` file are not of the same times; the name is that of a
-            classification set, or the table holds several series.
-        DataFormatError: The file breaks its format; the message names the line, or the row.
+        FileNotFoundError: If the file does not exist.
+        ValueError: If a channel is unknown or repeated, ``times`` is unknown, the series of a
+            ``.tsf`` file have different times, the file is a classification set, or the table holds
+            several series.
+        DataFormatError: If the file breaks its format; the message names the line or the row.
 
     Example:
         >>> import pathlib, tempfile
@@ -187,9 +187,9 @@ def load_long(
         each its own times and length.
 
     Raises:
-        FileNotFoundError: There is no such file.
-        ValueError: There is no such column.
-        DataFormatError: The file breaks the format; the message names the line.
+        FileNotFoundError: If the file does not exist.
+        ValueError: If a column does not exist.
+        DataFormatError: If the file breaks the format; the message names the line.
 
     Example:
         >>> import pathlib, tempfile

@@ -14,7 +14,7 @@ FACTOR = 10.0
 SPARSE_FACTOR = 1e6
 """Ratio of the distances of outliers and of half of the others where mostly one value stands.
 
-Rain or events lie far from that value by their nature, and a few decide the deviation.
+Rain or events lie far from that value by their nature, and a few decide the standard deviation.
 """
 
 
@@ -22,9 +22,9 @@ class RepeatedValue(NamedTuple):
     """A value that stands apart in its channel, or from which a few others stand apart.
 
     Attributes:
-        channel: Which one.
+        channel: Index of the channel.
         value: The value.
-        rows: int64, where it stands (``find_codes``), or where the others do (``find_still``).
+        rows: Rows that hold the value (``find_codes``) or the other values (``find_still``), int64.
     """
 
     channel: int

@@ -40,11 +40,11 @@ def resample(series: TimeSeries, every: str) -> TimeSeries:
     value is a missing one.
 
     Args:
-        series: With times.
+        series: A series with times.
         every: A frequency of pandas, such as ``15min``, ``D`` or ``MS``.
 
     Raises:
-        ValueError: The frequency is something else, or the series has no times; there would be more
+        ValueError: If the frequency is invalid, the series has no times, or there would be more
             than 100 million values.
 
     Example:

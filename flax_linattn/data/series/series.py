@@ -43,18 +43,18 @@ class TimeSeries:
 
     Attributes:
         name: Name of the series.
-        values: float64 ``[T, C]``; NaN marks a missing value.
-        channels: The C channel names.
+        values: Values, float64 ``[T, C]``; NaN marks a missing value.
+        channels: Names of the C channels.
         index: ``DatetimeIndex``, with its time zone where that is known, ``PeriodIndex`` or
             integers, ``[T]``, never falling. Default ``RangeIndex(T)``.
-        lines: int64 ``[T]``, the line of each row in its file, from 1; None if not known, and where
-            ``dataclasses.replace`` gives another number of rows.
+        lines: Line of each row in its file, from 1, int64 ``[T]``; None if not known, and where
+            ``dataclasses.replace`` changes the number of rows.
         freq: The frequency of the times, of periods that at which they begin (``W-MON`` of those
             that end on Sundays), see ``time_index``. That of the periods themselves does as well.
             Default: inferred; None if there are no times, or a single one.
 
     Raises:
-        ValueError: The parts do not fit together.
+        ValueError: If the parts do not match.
 
     Example:
         >>> series = TimeSeries("toy", np.array([[1.0], [np.nan], [3.0]]), ("x",),
@@ -136,6 +136,11 @@ class TimeSeries:
         return None if counts_rows else index if self.times is None else self.times
 
     @property
+    def time_name(self) -> str | None:
+        """Name of the column or index of the times; None if it has none."""
+        return None if self.index.name is None else str(self.index.name)
+
+    @property
     def has_integer_times(self) -> bool:
         """Whether the index holds integer times, such as years, and not the numbers of the rows."""
         return self.times is None and self.row_times is not None
@@ -179,7 +184,7 @@ class TimeSeries:
         """Where a row stands in its file, for a message.
 
         Args:
-            row: Which one, from 0.
+            row: Index of the row, from 0.
         """
         return f"row {row} (counting from 0)" if self.lines is None else f"line {self.lines[row]}"
 
@@ -187,7 +192,7 @@ class TimeSeries:
         """Selects channels by name, in this order.
 
         Raises:
-            ValueError: One is unknown.
+            ValueError: If a channel is unknown.
         """
         column_of = {name: column for column, name in enumerate(self.channels)}
         for name in channels:
@@ -210,11 +215,11 @@ class TimeSeries:
         """Replaces missing values by the channel's last known one.
 
         Args:
-            initial: float64 ``[C]``, for those before the first known value; so no value looks
-                ahead. Default that first value.
+            initial: Values that replace those missing before the first known one, float64 ``[C]``,
+                so that no value depends on a later one. Default: the first known value.
 
         Raises:
-            ValueError: A channel has no value at all, and no initial one.
+            ValueError: If a channel has neither a value nor an initial value.
         """
         known = ~np.isnan(self.values)
         if initial is None and not known.any(axis=0).all():

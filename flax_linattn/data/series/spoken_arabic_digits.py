@@ -33,9 +33,9 @@ def load_spoken_arabic_digits(path: str | Path) -> TimeSeriesDataset:
         path: The file.
 
     Raises:
-        FileNotFoundError: There is no such file.
-        DataFormatError: A line is no frame, or the file has another number of blocks, without
-            which nothing tells the digits, or of frames.
+        FileNotFoundError: If the file does not exist.
+        DataFormatError: If a line is not a frame, or the file has another number of frames or of
+            blocks, from which the digits follow.
     """
     with LineReader(path) as reader:
         blocks: list[list[NDArray[np.float64]]] = []

@@ -22,7 +22,7 @@ def calendar_features(times: pd.DatetimeIndex, freq: str) -> tuple[NDArray[np.fl
     local time.
 
     Args:
-        times: ``[T]``.
+        times: Times of shape ``[T]``.
         freq: The frequency of rows, as ``time_index`` writes it.
 
     Returns:
@@ -47,14 +47,14 @@ def calendar_circles(times: pd.DatetimeIndex, names: Sequence[str]) -> NDArray[n
 
     Args:
         times: ``[T]``; the calendar is that of local time.
-        names: Of ``CIRCLES``: where in the year stands "month" by months, "week" by ISO weeks and
-            "day of year" by days; "day" stands in the month.
+        names: Names of ``CIRCLES``: the position in the year by months ("month"), ISO weeks
+            ("week") or days ("day of year"), or in the month ("day").
 
     Returns:
         float32 ``[T, 2 N]``, the sine of each before its cosine.
 
     Raises:
-        ValueError: A name is unknown.
+        ValueError: If a name is unknown.
 
     Example:
         >>> times = pd.to_datetime(["2016-07-01 00:00", "2016-07-01 06:00"])

@@ -18,8 +18,8 @@ class FarValueError(ValueError):
     """A value is too far from the others to be standardized.
 
     Attributes:
-        series: in which series it is, from 0.
-        step: at which of its steps, from 0.
+        series: Index of the series, from 0.
+        step: Index of the step in the series, from 0.
     """
 
     def __init__(self, series: int, step: int, message: str) -> None:
@@ -40,7 +40,7 @@ def interpolate_missing(series: Series) -> tuple[NDArray[np.float64], ...]:
         Arrays of the same shapes without NaN; one without gaps is passed on as it is.
 
     Raises:
-        ValueError: A channel of a series has no value at all.
+        ValueError: If a channel of a series has no value.
 
     Example:
         >>> (filled,) = interpolate_missing([np.array([[np.nan], [1.0], [np.nan], [3.0]])])
@@ -69,8 +69,8 @@ class Standardizer:
     Fit it on the training set alone, and apply it to every set.
 
     Attributes:
-        mean: float64 ``[C]``.
-        std: float64 ``[C]``, positive.
+        mean: Mean of each channel, float64 ``[C]``.
+        std: Standard deviation of each channel, float64 ``[C]``, positive.
 
     Example:
         >>> standardizer = Standardizer.fit([np.array([[1.0], [2.0]]), np.array([[3.0]])])
@@ -105,11 +105,11 @@ class Standardizer:
 
         Args:
             series: Arrays ``[length_i, C]`` without missing values.
-            ddof: The deviation divides by the count less this: 1 as Time-Series-Library has it to
-                classify, 0 as it has it to forecast, by scikit-learn's ``StandardScaler``.
+            ddof: Delta degrees of freedom of the standard deviation: 1 as in Time-Series-Library
+                for classification, 0 as there for forecasting (scikit-learn's ``StandardScaler``).
 
         Raises:
-            ValueError: There are no series, or a value is missing or infinite.
+            ValueError: If there are no series, or a value is missing or infinite.
         """
         if not len(series):
             raise ValueError("expected at least one series to fit on, got none; pass some")
@@ -137,10 +137,10 @@ class Standardizer:
 
         Args:
             series: Arrays ``[length_i, C]``; NaN stays NaN.
-            channels: Their names, for messages.
+            channels: Names of the channels, for messages.
 
         Raises:
-            ValueError: A series has another number of channels; a value is so far out that its
+            ValueError: If a series has another number of channels, or a value is so large that its
                 square overflows in float32.
         """
         return tuple(self._apply(values, index, channels) for index, values in enumerate(series))
@@ -175,14 +175,15 @@ def pad(
 
     Args:
         series: N arrays ``[length_i, C]`` without missing values.
-        max_length: T, at least the longest length; None takes that.
+        max_length: Length T after padding, at least the longest length. Default: the longest
+            length.
 
     Returns:
         Values float32 ``[N, T, C]``, and a mask bool ``[N, T]``, True at the real time steps.
 
     Raises:
-        ValueError: There are no series, one is longer than ``max_length``, their channels differ,
-            or a value is not finite in float32.
+        ValueError: If there are no series, one is longer than ``max_length``, their channels
+            differ, or a value is not finite in float32.
 
     Example:
         >>> values, mask = pad([np.ones((1, 2)), np.ones((3, 2))])

@@ -30,8 +30,8 @@ def load_ts(path: str | Path) -> TimeSeriesDataset:
         The data set; its channels are ``dim_0``, ``dim_1``, ...
 
     Raises:
-        FileNotFoundError: There is no such file.
-        DataFormatError: The file breaks the format or its own header, or is truncated.
+        FileNotFoundError: If the file does not exist.
+        DataFormatError: If the file breaks the format or its own header, or is truncated.
 
     Example:
         >>> import pathlib, tempfile

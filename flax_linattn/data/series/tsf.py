@@ -49,8 +49,8 @@ def load_tsf(path: str | Path) -> tuple[TimeSeries, ...]:
         (else ``series 0``, ...). They have times if the file has a date attribute and a frequency.
 
     Raises:
-        FileNotFoundError: There is no such file.
-        DataFormatError: The file breaks the format; the message names the line.
+        FileNotFoundError: If the file does not exist.
+        DataFormatError: If the file breaks the format; the message names the line.
 
     Example:
         >>> import pathlib, tempfile

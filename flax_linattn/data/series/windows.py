@@ -18,8 +18,8 @@ class Split(NamedTuple):
 
     Attributes:
         train: The first rows.
-        validation: Those after.
-        test: Those after them.
+        validation: Validation rows, after those for training.
+        test: Test rows, after those for validation.
     """
 
     train: range
@@ -31,13 +31,13 @@ def chronological_split(num_steps: int, parts: str = "0.7/0.1/0.2") -> Split:
     """Splits rows by time into training, validation and test.
 
     Args:
-        num_steps: T.
-        parts: Training, validation and test, separated by "/": shares of all rows, or numbers of
-            rows, which leave out what comes after. Of shares the first and the last are rounded
-            down, and the middle one takes the rest, as in Time-Series-Library.
+        num_steps: Number T of rows.
+        parts: Training, validation and test part, separated by "/": fractions of all rows, or
+            numbers of rows, which leave out the rows after them. Of fractions the first and the
+            last are rounded down, and the middle one takes the rest, as in Time-Series-Library.
 
     Raises:
-        ValueError: The parts are no three such numbers, or do not fit the series.
+        ValueError: If ``parts`` are not three such numbers, or do not fit the series.
 
     Example:
         >>> chronological_split(11)
@@ -95,7 +95,7 @@ class Windows(ExampleBatches):
         context_length: Rows of a window before its horizon.
         horizon: Rows to forecast.
         stride: Rows from the beginning of one window to the next one's; 1 = all windows.
-        batch_size: B.
+        batch_size: Number B of windows of a batch.
         seed: Each epoch has its own order, drawn from the seed and the epoch; None keeps time's.
         begins: The first row of each series, before which its windows do not look.
 
@@ -103,15 +103,15 @@ class Windows(ExampleBatches):
         arrays: As given.
         context_length: As given.
         horizon: As given.
-        starts: int64 ``[N]``, the first row of each window.
-        owners: int64 ``[N]``, the series that each is of, from 0.
-        begins: As given.
-        rows: Of each series, as given.
+        starts: First row of each window, int64 ``[N]``.
+        owners: Index of the series of each window, from 0, int64 ``[N]``.
+        begins: The argument.
+        rows: The argument, for each series.
 
     Raises:
-        ValueError: A length below 1, arrays that do not match or are named "weight", rows too few
-            for one window, beginnings that do not fit the rows, or a batch size or seed that is out
-            of range.
+        ValueError: If a length is below 1, arrays do not match or are named "weight", rows are too
+            few for one window, ``begins`` does not fit the rows, or a batch size or seed is out of
+            range.
 
     Example:
         >>> windows = Windows({"values": np.arange(10.0)}, range(6, 10), context_length=3,

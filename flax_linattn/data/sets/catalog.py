@@ -20,9 +20,9 @@ class Source(NamedTuple):
     """A file of a data set.
 
     Attributes:
-        name: Its name on disk.
+        name: Name of the file on disk.
         url: The official file, or the zip archive that holds it.
-        sha256: Of the file; None where it is not known here.
+        sha256: SHA-256 checksum of the file; None if not known.
     """
 
     name: str
@@ -34,13 +34,13 @@ class Entry(NamedTuple):
     """A public data set: its files, their source and license.
 
     Attributes:
-        kind: What its files hold: ``SEQUENCES``, ``SERIES``, ``TEXTS`` or ``IMAGES``.
-        about: What it holds.
-        licence: As its source states it.
-        page: Where to read on.
-        sources: Its files.
+        kind: Kind of the data: ``SEQUENCES``, ``SERIES``, ``TEXTS`` or ``IMAGES``.
+        about: Description of the data.
+        licence: License as stated by the source.
+        page: Web page of the data set.
+        sources: Files of the data set.
         embedded: Whether it comes with the package.
-        split: How its rows are customarily split in training, validation and test.
+        split: Customary split of the rows in training, validation and test.
     """
 
     kind: str

@@ -30,16 +30,17 @@ def fetch(name: str, folder: str | Path, *, progress: bool = True) -> list[Path]
     A file of another checksum than ours is refused; where ours is not known, the file's is shown.
 
     Args:
-        name: Of the catalogue.
-        folder: Where to put them.
+        name: Name in the catalog.
+        folder: Destination folder.
         progress: Show what is done on stderr.
 
     Returns:
         The paths of the files.
 
     Raises:
-        ValueError: An unknown name, a damaged file, or pooch is not installed.
-        OSError: A file could not be downloaded: from where, and where to put it by hand.
+        ValueError: If the name is unknown, a file is damaged, or pooch is not installed.
+        OSError: If a file could not be downloaded; the message says from where, and where to put
+            it.
     """
     entry, folder = find_entry(name), Path(folder)
     folder.mkdir(parents=True, exist_ok=True)

@@ -50,7 +50,7 @@ class BadCellError(ValueError):
     """A cell is neither a finite number nor a missing value.
 
     Attributes:
-        index: which one.
+        index: Index of the cell.
     """
 
     def __init__(self, index: int, cell: str) -> None:
@@ -198,7 +198,7 @@ def split_cells(text: str, separator: str = ",") -> list[str]:
         cells = next(reader)
     except csv.Error:
         raise ValueError(
-            f"expected cells separated by {separator!r}, each quote closed, got {quote(text)}"
+            f"expected cells separated by {separator!r} with closed quotes, got {quote(text)}"
         ) from None
     return [cell.strip() for cell in cells]
 

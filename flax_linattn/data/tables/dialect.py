@@ -37,27 +37,27 @@ class Dialect:
     """How a table is written; frozen and hashable.
 
     Attributes:
-        separator: column separator: a comma, a semicolon, "|" or "tab"; "auto" infers it from the
+        separator: Column separator: a comma, a semicolon, "|" or "tab"; "auto" infers it from the
             first two lines, and fails if that is ambiguous.
-        decimal: decimal mark of numbers: a point or a comma.
-        time_column: name of the column of times, or the names of two columns: dates and times of
+        decimal: Decimal mark of numbers: a point or a comma.
+        time_column: Name of the column of times, or the names of two columns: dates and times of
             day, which are joined. Default: the first column if it holds times or is named date,
             time, timestamp or ds, otherwise the column with such a name.
-        day_first: whether dates such as 1/7/2016 begin with the day.
-        month_first: whether dates such as 7/1/2016 begin with the month.
-        date_format: format of the times for Python's strptime, such as "%d %b %Y %H:%M". Default:
+        day_first: Whether dates such as 1/7/2016 begin with the day.
+        month_first: Whether dates such as 7/1/2016 begin with the month.
+        date_format: Format of the times for Python's strptime, such as "%d %b %Y %H:%M". Default:
             ISO 8601 and similar formats.
-        time_unit: unit of numeric times since 1970 in UTC: seconds ("s"), milliseconds ("ms"),
+        time_unit: Unit of numeric times since 1970 in UTC: seconds ("s"), milliseconds ("ms"),
             microseconds ("us") or nanoseconds ("ns").
         timezone: IANA name of the time zone of times without an offset from UTC, such as
             Europe/Berlin; times with an offset are converted to it. Default: none.
-        missing_values: further strings or numbers that stand for a missing value, such as -9999.
-        encoding: text encoding of the file, such as latin-1; "auto" reads UTF-8, or UTF-16 with a
+        missing_values: Further strings or numbers that stand for a missing value, such as -9999.
+        encoding: Text encoding of the file, such as latin-1; "auto" reads UTF-8, or UTF-16 with a
             byte-order mark.
 
     Raises:
-        ValueError: an option is out of range, or two do not go together.
-        TypeError: an option is of another type than its annotation.
+        ValueError: If an option is out of range, or two options conflict.
+        TypeError: If an option has another type than its annotation.
 
     Example:
         >>> dialect = Dialect(separator=";", decimal=",", day_first=True, missing_values=("-9999",))
@@ -91,7 +91,7 @@ class Dialect:
         object.__setattr__(self, "time_column", columns if len(columns) > 1 else "".join(columns))
         if self.separator == self.decimal:
             raise OptionError(
-                ("separator and decimal must differ, got ',' for both; pass another separator."),
+                "separator and decimal must differ, got ',' for both; pass another separator.",
                 "separator",
                 "decimal",
             )
@@ -99,7 +99,7 @@ class Dialect:
                   "date_format": bool(self.date_format)}  # fmt: skip
         if sum(orders.values()) > 1:
             raise OptionError(
-                "only one of day_first, month_first and date_format can be given; omit the others.",
+                "day_first, month_first and date_format exclude each other; pass only one of them.",
                 *(name for name, given in orders.items() if given),
             )
         if len(columns) > 2:
@@ -115,7 +115,7 @@ class Dialect:
                 "".encode(self.encoding)
         except (LookupError, ValueError):
             raise OptionError(
-                f"encoding must be one of Python's, such as utf-8 or latin-1, got "
+                f"encoding must be an encoding of Python, such as utf-8 or latin-1, got "
                 f"{quote(self.encoding)}.",
                 "encoding",
             ) from None
@@ -146,7 +146,7 @@ class Dialect:
         """Finite numbers; NaN stands for a missing one.
 
         Raises:
-            BadCellError: A cell is something else.
+            BadCellError: If a cell is neither a number nor a missing value.
         """
         try:
             values = parse_numbers([*map(self.point, cells)], self._missing[0])
@@ -175,8 +175,8 @@ class Dialect:
         twice is the first of the two, or the second if the first is not after the time before it.
 
         Args:
-            text: the time.
-            after: the time before it, with its offset from UTC.
+            text: Cell of the time.
+            after: Time of the previous row, with its offset from UTC.
 
         Example:
             >>> night, local = "2024-10-27 02:30", Dialect(timezone="Europe/Zurich")

@@ -60,10 +60,10 @@ class Table:
     """A data frame and where it is from.
 
     Attributes:
-        frame: One row a time; columns may have the same name.
+        frame: Data frame with one row for each line; columns may have the same name.
         source: The file, or a name.
-        lines: int64 ``[T]``, the line of each row in its file, from 1; None if there are none.
-        header_line: That of the names of the columns.
+        lines: Line of each row in its file, from 1, int64 ``[T]``; None if the file has no lines.
+        header_line: Line of the names of the columns.
         has_header: Whether the columns have names.
     """
 
@@ -233,7 +233,7 @@ def _read_text(path: Path, dialect: Dialect, header: bool | None, texts: set[str
         has_header = _is_header(reader, first, dialect) if header is None else header
         row = next(rows, None) if has_header else first
         if row is None:
-            raise reader.error("rows after the header", "none", "add some")
+            raise reader.error("rows after the header", "none", "check that this is the right file")
         names = first if has_header else [str(index) for index in range(len(first))]
         skip = header_line if has_header else header_line - 1
         is_text = [
@@ -264,10 +264,10 @@ class _Rows(Iterator[list[str]]):
 
     Args:
         reader: The file; its ``line`` is that of the cells given last.
-        dialect: How it is written.
+        dialect: Format of the table.
 
     Attributes:
-        separator: What stands between the cells.
+        separator: Separator of the cells.
     """
 
     def __init__(self, reader: LineReader, dialect: Dialect) -> None:
@@ -280,15 +280,15 @@ class _Rows(Iterator[list[str]]):
             raise reader.error(
                 "a table",
                 "an HTML page",
-                "fetch the file itself (on a page that shows it, the link to the raw file)",
+                "download the raw file instead of the page that displays it",
             )
         separators = dialect.sniff([text for _, text in first]) if first else [","]
         if len(separators) > 1:
             reader.line = first[0][0]
             raise reader.error(
                 "cells separated by one character",
-                f"{listed_separators(separators)}, each of which would do",
-                "say which it is, with separator=...",
+                f"{listed_separators(separators)} as possible separators",
+                "choose one with separator=...",
                 "separator",
             )
         (self.separator,) = separators
@@ -312,7 +312,7 @@ class _Rows(Iterator[list[str]]):
                 return split_cells(text, self.separator)
             except ValueError:
                 raise self._reader.error(
-                    f"cells separated by {self.separator!r}, each quote closed",
+                    f"cells separated by {self.separator!r} with closed quotes",
                     quote(text),
                     REPAIR_ADVICE,
                 ) from None
@@ -432,11 +432,11 @@ def _is_header(reader: LineReader, cells: list[str], dialect: Dialect) -> bool:
     others = [cell for cell, is_time in pairs if is_time or dialect.number(cell) is not None]
     if not words and ".txt" in reader.path.suffixes:
         return False
-    advice = "say whether it is a header, with header=..."
+    advice = "set whether it is a header with header=..."
     if not words:
-        got = "numbers alone"
+        got = "only numbers"
     elif others:
-        got = f"{quote(words[0])} beside {quote(others[0])}"
+        got = f"{quote(words[0])} next to {quote(others[0])}"
         advice = f"correct the cell if it is damaged, or {advice}"
     elif all(word[0] in "+-.0123456789" for word in words):
         got = f"{quote(words[0])}, a name or a damaged number"

@@ -32,10 +32,10 @@ class BadTimeError(OptionError):
     """The time of a row is missing, or does not fit the times of other rows.
 
     Attributes:
-        row: Which one, from 0.
-        expected: What should be there.
-        found: What is there.
-        advice: What to do about it; ``options`` are those that it is about.
+        row: Index of the row, from 0.
+        expected: Description of the expected value.
+        got: Description of the value found.
+        advice: What to do; ``options`` names the options concerned.
     """
 
     def __init__(self, row: int, expected: str, got: str, advice: str, *options: str) -> None:
@@ -116,9 +116,9 @@ def _empty_cell(row: int, date: str, clock: str) -> BadTimeError:
     part, other = ("date", clock) if clock.strip() else ("time of day", date)
     return BadTimeError(
         row,
-        f"a {part} beside {quote(other)}",
+        f"a {part} next to {quote(other)}",
         "an empty cell",
-        "fill it in, or drop the row",
+        "fill in the cell, or drop the row",
     )
 
 
@@ -153,15 +153,15 @@ def localize(times: pd.DatetimeIndex, zone: str, *, first: bool = False) -> pd.D
         pass
     skipped = times.tz_localize(of, ambiguous=always, nonexistent="NaT").isna()
     twice = times.tz_localize(of, ambiguous="NaT", nonexistent="shift_forward").isna()
-    row, why = int(np.argmax(skipped)), "skip it"
+    row, why = int(np.argmax(skipped)), "skip"
     if not skipped.any():
-        row, why = int(np.argmax(twice)), "show it twice"
+        row, why = int(np.argmax(twice)), "show twice"
     raise BadTimeError(
         row,
-        "a time that there is once",
-        f"{quote(str(times[row]))}, but clocks of {zone} {why}",
-        "correct it, write times with their offset from UTC, or give the time zone that they are "
-        "in, with timezone=...",
+        f"a time that clocks of {zone} show once",
+        f"{quote(str(times[row]))}, which they {why}",
+        "correct it, write times with their offset from UTC, or pass their time zone with "
+        "timezone=...",
         "timezone",
     )
 
@@ -221,8 +221,8 @@ def _from_texts(column: pd.Series, dialect: Dialect) -> pd.DatetimeIndex:
             odd,
             f"a time with {expected}",
             f"{quote(texts[codes[odd]])} with {got}, unlike the first row",
-            "write all times with their offset, such as +02:00 or Z, or none, or say in which zone "
-            "the others are, with timezone=...",
+            "write all times with an offset, such as +02:00 or Z, or none, or pass the time zone "
+            "of the others with timezone=...",
             "timezone",
         )
     exact = times.tz_convert(None).to_numpy().copy()
@@ -273,12 +273,12 @@ def _bad_text(row: int, text: str, dialect: Dialect) -> BadTimeError:
 
 def _advice(text: str, dialect: Dialect) -> tuple[str, tuple[str, ...]]:
     if dialect.time_unit != "none":
-        return "correct it, or leave out time_unit where times are written out", ("time_unit",)
+        return "correct it, or remove time_unit if times are dates", ("time_unit",)
     if dialect.date_format:
-        return "correct it, or the format", ("date_format",)
+        return "correct the time, or date_format", ("date_format",)
     unit = epoch_unit(text)
     if unit:
-        return f"if those are {_EXPECTED[unit]}, say so, with time_unit='{unit}'", ("time_unit",)
+        return f"if times are {_EXPECTED[unit]}, pass time_unit='{unit}'", ("time_unit",)
     if any(parse_time(text, order) is not None for order in ("day", "month")):
         return (
             "set the order of day and month with day_first=True or month_first=True",
@@ -286,9 +286,9 @@ def _advice(text: str, dialect: Dialect) -> tuple[str, tuple[str, ...]]:
         )
     is_name = not any(map(str.isdigit, text))  # such as that of a series
     return (
-        "correct it, or write times so, the year first, or give their date_format, or leave the "
-        "column out; where another column holds them, name it, with time_column=..."
-        + (", and name a column of series with id_column=..." if is_name else ""),
+        "write times with the year first, or pass their date_format; if another column holds the "
+        "times, pass its name with time_column=..."
+        + (", and the column of series names with id_column=..." if is_name else ""),
         ("time_column", "date_format", *(["id_column"] if is_name else [])),
     )
 

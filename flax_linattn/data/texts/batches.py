@@ -46,20 +46,20 @@ class TextBatches(LengthBatches):
     int32 ``[B]``; "weight", float32 ``[B]``.
 
     Args:
-        texts: What to take them from.
-        batch_size: B, the rows of every batch.
+        texts: Texts of the batches.
+        batch_size: Number B of examples of a batch.
         max_length: Bytes of a row; longer texts are cut.
         seed: As in ``LengthBatches``.
-        crop: Which part of a longer text: "prefix", its beginning, or "random", a part whose begin
-            is drawn from the seed, the epoch and the example, each as likely.
+        crop: Part of a longer text to use: "prefix" (its beginning), or "random" (a part whose
+            start is sampled uniformly from the seed, the epoch and the example).
         padding: "masked" has the mask False behind the end of a text; "symbol" has it True
             everywhere, so that 0 is a symbol like the others.
-        lengths: As in ``LengthBatches``; None: all batches are of ``max_length``.
+        lengths: Lengths as in ``LengthBatches``. Default: ``max_length`` for all batches.
 
     Raises:
-        OptionError: An option is out of range, or there is no such crop or padding; or two do not
-            go together: a random crop and no seed, padding by a symbol and several lengths.
-        ValueError: There are no texts.
+        OptionError: If an option is unknown or out of range, or two conflict: a random crop without
+            a seed, or padding by a symbol with several lengths.
+        ValueError: If there are no texts.
 
     Example:
         >>> texts = LabelledTexts("toy", ("neg", "pos"), np.array([1, 0], np.int32),
@@ -126,8 +126,8 @@ class PackedTextBatches:
     [B, T], which is 1 at the last byte of each text, where a model has received all of it.
 
     Args:
-        texts: What to pack.
-        batch_size: B.
+        texts: Texts to pack.
+        batch_size: Number B of rows of a batch.
         length: Bytes of a row, T; longer texts are cut.
         seed: Each epoch has its own order of the rows, drawn from it.
 

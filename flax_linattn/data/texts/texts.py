@@ -23,13 +23,13 @@ class LabelledTexts(LabelledExamples):
     Attributes:
         name: The data set's name.
         classes: The class names, in the order of ``data.labels.in_order``, or in that of text.
-        labels: int32 ``[N]``, indices into ``classes``.
-        texts: N texts of at least a byte.
-        notes: What is to be known about them.
+        labels: Indices into ``classes``, int32 ``[N]``.
+        texts: N strings of at least one byte.
+        notes: Notes on the texts.
 
     Raises:
-        ValueError: The parts do not fit together.
-        TypeError: A text is no bytes.
+        ValueError: If the parts do not match.
+        TypeError: If a text is not bytes.
 
     Example:
         >>> texts = LabelledTexts("toy", ("neg", "pos"), np.array([1, 0], np.int32),
@@ -98,9 +98,9 @@ def load_texts(path: str | Path) -> tuple[LabelledTexts, LabelledTexts]:
         The training set and the test set, of the same classes.
 
     Raises:
-        FileNotFoundError: There is nothing.
-        DataFormatError: There is no such tree; an archive is damaged; a file is empty; or all take
-            more than 8 GiB.
+        FileNotFoundError: If ``path`` does not exist.
+        DataFormatError: If there is no such tree, an archive is damaged, a file is empty, or all
+            take more than 8 GiB.
 
     Example:
         >>> import tempfile

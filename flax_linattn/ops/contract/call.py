@@ -56,7 +56,7 @@ class Call:
 
     @property
     def num_queries(self) -> int:
-        """Number of queries T, or L for external queries."""
+        """Number of queries T, or L of latents."""
         return self.k.shape[1] if self.q.ndim == 2 else self.q.shape[1]
 
     @property
@@ -82,19 +82,19 @@ def num_queries(can: Capabilities, q: Array, k: Array) -> int:
     return k.shape[1] if can.learned_query else q.shape[1]
 
 
-def num_given_queries(can: Capabilities, q: Array) -> int | None:
-    """Returns the number L of external queries, or None if there are none."""
-    return q.shape[-3] if can.given_queries and q.ndim > 2 else None
+def count_latents(can: Capabilities, q: Array) -> int | None:
+    """Returns the number L of latents, or None if there are none."""
+    return q.shape[-3] if can.latents and q.ndim > 2 else None
 
 
 def pools_sequence(can: Capabilities, q: Array, is_causal: bool) -> bool:
-    """Returns whether external queries pool the sequence: one output each, not one per token."""
-    return num_given_queries(can, q) is not None and not is_causal
+    """Returns whether latents pool the sequence: one output each, not one per token."""
+    return count_latents(can, q) is not None and not is_causal
 
 
 def broadcast_queries(can: Capabilities, q: Array, k: Array) -> Array:
-    """Broadcasts external queries [L, H, K] to [B, L, H, K]; returns other queries unchanged."""
-    shared = num_given_queries(can, q) is not None and q.ndim == 3
+    """Broadcasts latents [L, H, K] to [B, L, H, K]; returns queries unchanged."""
+    shared = count_latents(can, q) is not None and q.ndim == 3
     return jnp.broadcast_to(q, (k.shape[0], *q.shape)) if shared else q
 
 

@@ -20,8 +20,8 @@ class Capabilities:
         cross: Whether keys and values may have another length than the queries.
         packed: Whether ``segment_ids`` is supported.
         learned_query: Whether ``q`` is one learned query [H, K] instead of one query per token.
-        given_queries: In addition, ``q`` may be L queries [L, H, K], or those of each row
-            [B, L, H, K], each of which reads all tokens.
+        latents: Whether L external queries, ``latents``, may replace the learned query; each
+            attends to all tokens.
         channelwise: Whether every channel attends independently, so that V = K.
         recurrent: Whether there is a state, so that ``init_state``, ``step``, ``initial_state`` and
             ``return_state`` are supported.
@@ -38,7 +38,7 @@ class Capabilities:
     cross: bool = True
     packed: bool = True
     learned_query: bool = False
-    given_queries: bool = False
+    latents: bool = False
     channelwise: bool = False
     recurrent: bool = True
     mergeable: bool = False

@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.typing import ArrayLike
 
 from flax_linattn.ops.contract.capabilities import Capabilities
@@ -24,6 +25,37 @@ def no_state_message(name: str) -> str:
     )
 
 
+def resolve_queries(
+    name: str, can: Capabilities, q: Array | None, latents: Array | None
+) -> Array | None:
+    """Returns the queries of a call: q, or the latents that take its place.
+
+    Raises:
+        ValueError: Both are given, the mechanism does not support latents, or has one learned query
+            and q looks like a query per token.
+    """
+    if latents is None:
+        if q is not None and can.learned_query and getattr(q, "ndim", 2) > 2:
+            hint = "pass external queries [L, H, K] or [B, L, H, K] as latents, or " * can.latents
+            raise ValueError(
+                f"{name!r} expects q as [H, K], one learned query for all tokens, got shape "
+                f"{q.shape}; {hint}choose a mechanism with a query per token, such as softmax."
+            )
+        return q
+    if not can.latents:
+        raise ValueError(
+            f"{name!r} does not support latents; pass queries as q, or choose a mechanism whose "
+            "capabilities.latents is True."
+        )
+    if q is not None:
+        raise ValueError("expected q=None beside latents, which take its place; pass one of them.")
+    if getattr(latents, "ndim", 3) not in (3, 4):
+        raise ValueError(
+            f"expected latents as [L, H, K] or [B, L, H, K], got shape {np.shape(latents)}."
+        )
+    return latents
+
+
 def check_arrays(
     name: str, can: Capabilities, q: Array, k: Array, v: Array, *, time: bool = True
 ) -> None:
@@ -31,11 +63,14 @@ def check_arrays(
     axes = {"q": "[B, T, H, K]", "k": "[B, S, H, K]", "v": "[B, S, H, V]"}
     if not time:
         axes = {each: axis.replace(", T", "").replace(", S", "") for each, axis in axes.items()}
-    if can.learned_query:
+    has_latents = can.latents and getattr(q, "ndim", 2) > 2
+    query = "latents" if has_latents else "q"
+    if has_latents:
+        axes["q"] = "[L, H, K]" if q.ndim == 3 else "[B, L, H, K]"
+    elif can.learned_query:
         axes["q"] = "[H, K] (one learned query, shared by batch and time)"
-    if can.given_queries:
-        axes["q"] += ", [L, H, K] or [B, L, H, K] (L queries, of all rows or of each)"
-    for (argument, layout), array in zip(axes.items(), (q, k, v), strict=True):
+    arrays = zip((query, "k", "v"), axes.values(), (q, k, v), strict=True)
+    for argument, layout, array in arrays:
         if not hasattr(array, "dtype"):
             raise TypeError(f"{argument} must be an array {layout}, got {type(array).__name__}.")
         if not jnp.issubdtype(array.dtype, jnp.floating):
@@ -44,16 +79,15 @@ def check_arrays(
                 f"for example {argument}.astype(jnp.float32)."
             )
         rank = layout.split("]")[0].count(",") + 1
-        ranks = (2, 3, 4) if argument == "q" and can.given_queries else (rank,)
-        if array.ndim not in ranks:
+        if array.ndim != rank:
             raise ValueError(f"{name!r} expects {argument} as {layout}, got shape {array.shape}.")
     if not q.dtype == k.dtype == v.dtype:
         raise TypeError(
-            f"q, k and v must have the same dtype, got {q.dtype}, {k.dtype} and "
+            f"{query}, k and v must have the same dtype, got {q.dtype}, {k.dtype} and "
             f"{v.dtype}; cast them."
         )
-    if can.given_queries and q.ndim > 2 and q.shape[-3] == 0:
-        raise ValueError(f"expected at least one query in q {axes['q']}, got shape {q.shape}.")
+    if has_latents and q.shape[-3] == 0:
+        raise ValueError(f"expected at least one latent, {axes['q']}, got shape {q.shape}.")
     if k.shape[:-1] != v.shape[:-1]:
         raise ValueError(
             f"k {axes['k']} and v {axes['v']} must agree in all but the last axis, "
@@ -66,14 +100,14 @@ def check_arrays(
         )
     if q.shape[-2:] != k.shape[-2:]:
         raise ValueError(
-            f"q {axes['q']} and k {axes['k']} must agree in heads and key dimension, "
+            f"{query} {axes['q']} and k {axes['k']} must agree in heads and key dimension, "
             f"got {q.shape} and {k.shape}."
         )
-    has_batch = q.ndim == 4 if can.given_queries else q.ndim > 2
+    has_batch = q.ndim == 4 if can.latents else q.ndim > 2
     if has_batch and q.shape[0] != k.shape[0]:
-        hint = "; queries [L, H, K] serve every row" if can.given_queries else ""
+        hint = "; latents [L, H, K] serve every row" if has_latents else ""
         raise ValueError(
-            f"q and k must have the same batch size, got {q.shape[0]} and {k.shape[0]}{hint}."
+            f"{query} and k must have the same batch size, got {q.shape[0]} and {k.shape[0]}{hint}."
         )
 
 

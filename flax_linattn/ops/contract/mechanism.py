@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+from collections.abc import Iterator
 from functools import partial
 from typing import Any, Literal, overload
 
@@ -24,7 +25,7 @@ from flax_linattn.ops.contract.call import (
     Call,
     StepCall,
     broadcast_queries,
-    num_given_queries,
+    count_latents,
     num_queries,
     pools_sequence,
     zero_queries,
@@ -36,6 +37,7 @@ from flax_linattn.ops.contract.non_finite import (
     attends_to_marked,
     poison_state,
     replace_non_finite,
+    replace_state,
 )
 from flax_linattn.ops.contract.numerics import accumulation_dtype
 from flax_linattn.ops.contract.state import PackedState, StateSizes, pack_state, unpack_state
@@ -44,6 +46,7 @@ from flax_linattn.typing import (
     Array,
     Keys,
     KeyStep,
+    Latents,
     LearnedQuery,
     Mask,
     Outputs,
@@ -97,10 +100,11 @@ class Mechanism(abc.ABC):
     @overload
     def attend(
         self,
-        q: Queries | LearnedQuery,
+        q: Queries | LearnedQuery | None,
         k: Keys,
         v: Values,
         *,
+        latents: Latents | None = ...,
         is_causal: bool = ...,
         mask: Mask | None = ...,
         query_mask: Array | None = ...,
@@ -114,10 +118,11 @@ class Mechanism(abc.ABC):
     @overload
     def attend(
         self,
-        q: Queries | LearnedQuery,
+        q: Queries | LearnedQuery | None,
         k: Keys,
         v: Values,
         *,
+        latents: Latents | None = ...,
         return_state: Literal[True],
         is_causal: bool = ...,
         mask: Mask | None = ...,
@@ -131,10 +136,11 @@ class Mechanism(abc.ABC):
     @overload
     def attend(
         self,
-        q: Queries | LearnedQuery,
+        q: Queries | LearnedQuery | None,
         k: Keys,
         v: Values,
         *,
+        latents: Latents | None = ...,
         return_state: bool,
         is_causal: bool = ...,
         mask: Mask | None = ...,
@@ -147,10 +153,11 @@ class Mechanism(abc.ABC):
 
     def attend(
         self,
-        q: Queries | LearnedQuery,
+        q: Queries | LearnedQuery | None,
         k: Keys,
         v: Values,
         *,
+        latents: Latents | None = None,
         is_causal: bool = False,
         mask: Mask | None = None,
         query_mask: Array | None = None,
@@ -164,17 +171,18 @@ class Mechanism(abc.ABC):
 
         Args:
             q: Queries of shape [B, T, H, K]; the learned query [H, K] if
-                ``capabilities.learned_query``. With ``capabilities.given_queries`` also L external
-                queries, [L, H, K] for all sequences or [B, L, H, K] for each.
+                ``capabilities.learned_query``; None with ``latents``.
             k: Keys of shape [B, S, H, K].
             v: Values of shape [B, S, H, V].
+            latents: External queries instead of the learned one, [L, H, K] for all sequences or
+                [B, L, H, K] for each, if ``capabilities.latents``.
             is_causal: Whether each position attends only to itself and earlier positions; needs T =
                 S. Then no output depends on what later tokens hold, NaN included.
             mask: Boolean array of shape [B, S]; True marks valid tokens. Padding may stand
                 anywhere. A masked token contributes nothing, whatever its values, NaN included.
             query_mask: Boolean array of shape [B, T]; True marks positions whose output is wanted,
                 and the others return 0. Defaults to ``mask`` in self-attention (T = S); pass it in
-                cross-attention of equal lengths. For external queries its shape is [B, L], or [B,
+                cross-attention of equal lengths. For latents its shape is [B, L], or [B,
                 T] with ``mask`` as the default if ``is_causal``.
             segment_ids: Integer array of shape [B, T] for packed sequences (T = S): tokens attend
                 to each other within a segment of equal ids.
@@ -190,7 +198,7 @@ class Mechanism(abc.ABC):
 
         Returns:
             Outputs of shape [B, T, H, V] in the dtype of the inputs, 0 where no token is visible.
-            For external queries [B, L, H, V], or [B, T, L, H, V] after each token if ``is_causal``.
+            For latents [B, L, H, V], or [B, T, L, H, V] after each token if ``is_causal``.
             With ``return_state`` also the state after the last token, a :class:`PackedState` if
             ``segment_ids`` was passed.
 
@@ -198,9 +206,10 @@ class Mechanism(abc.ABC):
             ValueError: If a shape, form, state or combination of arguments is not supported.
             TypeError: If a dtype or an argument name is wrong, or the form has no forward mode.
         """
+        queries: Any = checks.resolve_queries(self.name, self.capabilities, q, latents)
 
         def split(results: Any) -> Any:
-            y = self._output_axes(q, k, v, is_pooled=not is_causal)
+            y = self._output_axes(queries, k, v, is_pooled=not is_causal)
             if not return_state:
                 return y
             new_state = partial(
@@ -209,7 +218,7 @@ class Mechanism(abc.ABC):
                 key_dim=k.shape[-1],
                 value_dim=v.shape[-1],
                 max_length=1,
-                num_queries=num_given_queries(self.capabilities, q),
+                num_latents=count_latents(self.capabilities, queries),
             )
             return y, output_sharding.state_axes(results[1], initial_state, k, new_state)
 
@@ -219,7 +228,7 @@ class Mechanism(abc.ABC):
             ),
             [
                 {
-                    "q": q,
+                    "q": queries,
                     "k": k,
                     "v": v,
                     "mask": mask,
@@ -261,8 +270,8 @@ class Mechanism(abc.ABC):
             self._check_state(state, q, k, v)
             checks.check_carried_segment(carried, k.shape[0])
         segments = self._find_segments(segment_ids, mask, carried)
-        # Causal outputs of external queries belong to tokens, so their mask zeroes no query.
-        has_token_outputs = num_given_queries(self.capabilities, q) is not None and is_causal
+        # Causal outputs of latents belong to tokens, so their mask zeroes no query.
+        has_token_outputs = count_latents(self.capabilities, q) is not None and is_causal
         q = broadcast_queries(self.capabilities, q, k)
 
         call = Call(
@@ -289,41 +298,53 @@ class Mechanism(abc.ABC):
 
     def step(
         self,
-        q: QueryStep | LearnedQuery,
+        q: QueryStep | LearnedQuery | None,
         k: KeyStep,
         v: ValueStep,
         state: State,
         mask: Array | None = None,
+        *,
+        latents: Latents | None = None,
         **parameters: ArrayLike | None,
     ) -> tuple[OutputStep, State]:
         """Processes one token and returns its output, as a recurrent network does.
 
         Args:
-            q: Query of shape [B, H, K]; the learned query [H, K], or external queries as in
-                ``attend``.
+            q: Query of shape [B, H, K]; the learned query [H, K]; None with ``latents``.
             k: Key of shape [B, H, K].
             v: Value of shape [B, H, V].
             state: State from ``init_state``, ``attend`` or ``step``.
             mask: Boolean array of shape [B]; where False, the state is unchanged and the output is
                 0.
+            latents: As in ``attend``.
             **parameters: As in ``attend``; per-token inputs have shape [B, ...].
 
         Returns:
-            Output of shape [B, H, V] ([B, L, H, V] for external queries), and the new state, of
+            Output of shape [B, H, V] ([B, L, H, V] for latents), and the new state, of
             the same structure and shapes.
 
         Raises:
             ValueError: If shapes do not fit each other or the state.
             TypeError: If a dtype or an argument name is wrong.
         """
+        queries: Any = checks.resolve_queries(self.name, self.capabilities, q, latents)
 
         def split(results: Any) -> Any:
-            y = self._output_axes(q, k, v, is_pooled=False)
+            y = self._output_axes(queries, k, v, is_pooled=False)
             return y, jax.tree.map(meshes.partition_axes, state)
 
         return meshes.run_on_automatic_axes(
             lambda arrays: self._checked_step(**arrays),
-            [{"q": q, "k": k, "v": v, "state": state, "mask": mask, "parameters": parameters}],
+            [
+                {
+                    "q": queries,
+                    "k": k,
+                    "v": v,
+                    "state": state,
+                    "mask": mask,
+                    "parameters": parameters,
+                }
+            ],
             split,
         )
 
@@ -394,7 +415,7 @@ class Mechanism(abc.ABC):
         max_length: int | None = None,
         *,
         dtype: DTypeLike = jnp.float32,
-        num_queries: int | None = None,
+        num_latents: int | None = None,
     ) -> State:
         """Returns the state before the first token.
 
@@ -407,30 +428,30 @@ class Mechanism(abc.ABC):
                 none.
             dtype: Dtype of the inputs. The state has its accumulation dtype: float32, or float64
                 for float64.
-            num_queries: Number of external queries L (``capabilities.given_queries``).
+            num_latents: Number of latents L, if ``capabilities.latents``.
 
         Raises:
-            ValueError: If the mechanism has no state, or none for this length or for external
-                queries.
+            ValueError: If the mechanism has no state, or none for this length or for latents.
         """
         self._check_recurrent()
-        check_integers(1, num_queries=num_queries)
-        if num_queries is not None and not self.capabilities.given_queries:
+        check_integers(1, num_latents=num_latents)
+        if num_latents is not None and not self.capabilities.latents:
             raise ValueError(
-                f"{self.name!r} does not support external queries, got num_queries={num_queries}; "
-                "omit num_queries."
+                f"{self.name!r} does not support latents, got num_latents={num_latents}; omit "
+                "num_latents."
             )
         sums = accumulation_dtype(dtype)
         return self._init_state(
-            StateSizes(batch_size, num_heads, key_dim, value_dim, max_length, sums, num_queries)
+            StateSizes(batch_size, num_heads, key_dim, value_dim, max_length, sums, num_latents)
         )
 
     def reference(
         self,
-        q: Queries | LearnedQuery,
+        q: Queries | LearnedQuery | None,
         k: Keys,
         v: Values,
         *,
+        latents: Latents | None = None,
         is_causal: bool = False,
         mask: Mask | None = None,
         query_mask: Array | None = None,
@@ -442,11 +463,12 @@ class Mechanism(abc.ABC):
         It shares neither the engine nor the accumulation dtype with ``attend``: it computes in the
         dtype of its inputs. It takes the arguments of ``attend``.
         """
+        queries: Any = checks.resolve_queries(self.name, self.capabilities, q, latents)
         return meshes.run_on_automatic_axes(
             lambda arrays: self._checked_reference(**arrays, is_causal=is_causal),
             [
                 {
-                    "q": q,
+                    "q": queries,
                     "k": k,
                     "v": v,
                     "mask": mask,
@@ -455,7 +477,7 @@ class Mechanism(abc.ABC):
                     "parameters": parameters,
                 }
             ],
-            lambda _: self._output_axes(q, k, v, is_pooled=not is_causal),
+            lambda _: self._output_axes(queries, k, v, is_pooled=not is_causal),
         )
 
     def _checked_reference(
@@ -477,7 +499,7 @@ class Mechanism(abc.ABC):
         )
         per_token = check_token_arguments(self.name, self.token_arguments, given, k, v, mask)
         segments = masks.find_packed_segments(segment_ids, mask, None)
-        many = num_given_queries(self.capabilities, q) is not None
+        many = count_latents(self.capabilities, q) is not None
         is_pooled = pools_sequence(self.capabilities, q, is_causal)
         rows = 1 if is_pooled else num_queries(self.capabilities, q, k)
         visible = masks.visibility(
@@ -504,7 +526,7 @@ class Mechanism(abc.ABC):
         own: Parameters,
         per_token: Parameters,
     ) -> Array:
-        """Evaluates the reference with each external query in turn as the learned query."""
+        """Evaluates the reference with each latent in turn as the learned query."""
 
         def reference_one(q: Array, *row: Any) -> Array:
             k, v, visible, per_token = jax.tree.map(lambda x: x[None], row)
@@ -532,11 +554,12 @@ class Mechanism(abc.ABC):
 
     def _attend_causal_call(self, call: Call) -> tuple[Outputs, State]:
         """Attends causally, whatever later tokens hold (``contract.non_finite``)."""
-        call, non_finite = self._replace_non_finite(call)
-        y, state = self._attend(call)
         if call.k.shape[1] == 0:
-            return y, state
-        attended = attends_to_marked(non_finite.tokens, call.starts)
+            return self._attend(call)
+        call, non_finite = self._replace_non_finite(call)
+        call, marked_before = self._replace_state(call)
+        y, state = self._attend(call)
+        attended = attends_to_marked(non_finite.tokens, call.starts, before=marked_before)
         if call.return_state:
             state = self._poison_state(call, state, attended[:, -1])
         return non_finite.poison_outputs(y, attended), state
@@ -545,15 +568,34 @@ class Mechanism(abc.ABC):
         """Replaces by zeros the tokens and queries that are not finite, and marks them."""
         return replace_non_finite(call, self.capabilities, self.token_arguments)
 
+    def _replace_state(self, call: Call) -> tuple[Call, Array | None]:
+        """Replaces what is not finite in a state that later segments do not continue.
+
+        Returns:
+            The call, and a Boolean array of shape [B, H] that marks the heads replaced; None
+            without such a state.
+        """
+        if call.state is None or call.segments is None:
+            return call, None
+        empty = self._empty_state(call, call.k.shape[0], call.k.shape[2])
+        decays = [each.name for each in self.token_arguments if each.accepts_negative_infinity]
+        state, marked = replace_state(call.state, empty, decays, *self._head_shapes(call))
+        return dataclasses.replace(call, state=state), marked
+
     def _poison_state(self, call: Call, state: State, marked: Array) -> State:
         """Overwrites a state with NaN in the heads of ``marked`` [B, H]."""
+        return poison_state(state, marked, *self._head_shapes(call))
+
+    def _empty_state(self, call: Call, batch_size: int, num_heads: int) -> State:
+        """Returns the state of no tokens, for the channels and queries of a call."""
         sizes = (call.k.shape[-1], call.v.shape[-1], None, accumulation_dtype(call.v.dtype))
-        queries = num_given_queries(self.capabilities, call.q)
-        one, two = (
-            jax.eval_shape(lambda h=h: self._init_state(StateSizes(1, h, *sizes, queries)))
-            for h in (1, 2)
-        )
-        return poison_state(state, marked, one, two)
+        latents = count_latents(self.capabilities, call.q)
+        return self._init_state(StateSizes(batch_size, num_heads, *sizes, latents))
+
+    def _head_shapes(self, call: Call) -> Iterator[State]:
+        """Yields the shapes of the states of one head and of two."""
+        for heads in (1, 2):
+            yield jax.eval_shape(partial(self._empty_state, call, 1, heads))
 
     @abc.abstractmethod
     def _step(self, call: StepCall) -> tuple[OutputStep, State]: ...
@@ -597,10 +639,10 @@ class Mechanism(abc.ABC):
         """Rejects a state that lost tokens, where its values are known (outside ``jit``)."""
 
     def _output_axes(self, q: Array, k: Array, v: Array, *, is_pooled: bool) -> Any:
-        """Returns the mesh axes of the outputs (``output_sharding.given_output_axes``)."""
-        if num_given_queries(self.capabilities, q) is None:
+        """Returns the mesh axes of the outputs (``output_sharding.latent_output_axes``)."""
+        if count_latents(self.capabilities, q) is None:
             return output_sharding.output_axes(q, k, v)
-        return output_sharding.given_output_axes(q, k, v, is_pooled=is_pooled)
+        return output_sharding.latent_output_axes(q, k, v, is_pooled=is_pooled)
 
     # -- checks --------------------------------------------------------------------
 
@@ -638,7 +680,7 @@ class Mechanism(abc.ABC):
         is_pooled = pools_sequence(self.capabilities, q, is_causal)
         if is_pooled and segment_ids is not None:
             raise ValueError(
-                "external queries pool all tokens of a row, so packed segments would be "
+                "latents pool all tokens of a row, so packed segments would be "
                 "mixed; put each sequence into its own row, or pass is_causal=True for an "
                 "output after each token of a segment."
             )

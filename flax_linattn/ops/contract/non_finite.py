@@ -4,15 +4,18 @@ Causal forms multiply what a query does not attend to by a weight of 0, and 0 ti
 token that holds NaN would reach earlier outputs of its block, other packed segments, and all
 gradients. So causal attention replaces what is not finite by 0, and overwrites with NaN the outputs
 that attend to it. Outputs before it, their gradients and those of the tokens before it are what
-they are beside a token of zeros. Heads do not affect each other.
+they are beside a token of zeros. Heads do not affect each other. An initial state that is not
+finite is replaced likewise where packed segments follow that do not continue it.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -73,9 +76,10 @@ def replace_non_finite(
     tokens, per_token = bad_key | bad_value, dict(call.per_token)
     for each in arguments:
         x = per_token[each.name]
-        # A log-decay of -inf is no mistake: such a token forgets everything before it.
-        is_decay = math.isinf(each.low) and math.isfinite(each.high)
-        bad = jnp.isnan(x) | jnp.isposinf(x) if is_decay else ~jnp.isfinite(x)
+        # Those of a call are within their limits or NaN, but a state may hold anything.
+        bad = ~((x >= each.low) & (x <= each.high))
+        if not each.accepts_negative_infinity:
+            bad = bad | ~jnp.isfinite(x)
         per_token[each.name] = jnp.where(bad, jnp.zeros_like(x), x)
         head = each.axes.find("H")
         marked = jnp.any(bad, axis=tuple(2 + i for i in range(len(each.axes)) if i != head))
@@ -104,7 +108,10 @@ def _zero(x: Array, bad: Array) -> Array:
 
 
 def attends_to_marked(
-    tokens: Array, starts: Array | None = None, window: int | None = None
+    tokens: Array,
+    starts: Array | None = None,
+    window: int | None = None,
+    before: Array | None = None,
 ) -> Array:
     """Returns whether each position or an earlier one of its segment is marked.
 
@@ -113,6 +120,8 @@ def attends_to_marked(
         starts: Boolean array of shape [B, S]; True marks the first token of a packed segment; None
             means that there is one segment.
         window: Number of positions that each attends to, its own included; None means all.
+        before: Boolean array of shape [B, H]; True marks the state before the first token. None
+            means that it is not marked.
 
     Example:
         >>> import jax.numpy as jnp
@@ -123,13 +132,18 @@ def attends_to_marked(
         [False, True, True, False]
     """
     index = jnp.arange(tokens.shape[1], dtype=jnp.int32)[:, None]
-    if starts is None and window is None:
+    if starts is None and window is None and before is None:
         first = jnp.min(jnp.where(tokens, index, tokens.shape[1]), axis=1, keepdims=True)
         return index >= first
-    latest = jax.lax.cummax(jnp.where(tokens, index, -1), axis=1)
-    first = jnp.zeros_like(index) if window is None else jnp.maximum(index - window + 1, 0)
+    # The state before the first token has index -1, and nothing marked has index -2.
+    latest = jax.lax.cummax(jnp.where(tokens, index, -2), axis=1)
+    if before is not None:
+        latest = jnp.maximum(latest, jnp.where(before, -1, -2)[:, None])
+    first = jnp.full_like(index, -1)
+    if window is not None:
+        first = jnp.maximum(first, index - window + 1)
     if starts is not None:
-        first = jnp.maximum(first, jax.lax.cummax(jnp.where(starts[..., None], index, 0), axis=1))
+        first = jnp.maximum(first, jax.lax.cummax(jnp.where(starts[..., None], index, -1), axis=1))
     return latest >= first
 
 
@@ -142,16 +156,53 @@ def poison_state(state: State, marked: Array, one_head: State, two_heads: State)
         one_head: Shapes of the state of one head, which show with ``two_heads`` where heads are.
         two_heads: Shapes of the state of two heads.
     """
+    nan = jax.tree.map(lambda _: jnp.nan, state)
+    return jax.tree.map(partial(_replace_heads, marked), state, nan, one_head, two_heads)
 
-    def poison(leaf: Array, one: jax.ShapeDtypeStruct, two: jax.ShapeDtypeStruct) -> Array:
+
+def replace_state(
+    state: State, empty: State, decays: Sequence[str], one_head: State, two_heads: State
+) -> tuple[State, Array]:
+    """Replaces a state by ``empty`` in the heads that are not finite, and by_leaf these [B, H].
+
+    Args:
+        state: State before the first token; its arrays may hold anything.
+        empty: State of no tokens, of the same structure and shapes. Its infinities are valid.
+        decays: Names of the leaves in which -inf is valid, as a sum of log-decays.
+        one_head: As in ``poison_state``.
+        two_heads: As in ``poison_state``.
+    """
+
+    def marked_heads(path: Any, leaf: Array, valid: Array, one: Array, two: Array) -> Array:
         if not jnp.issubdtype(leaf.dtype, jnp.floating):
-            return leaf
-        sizes = zip(one.shape, two.shape, strict=True)
-        axis = next((i for i, (a, b) in enumerate(sizes) if a != b), None)
-        shape = [leaf.shape[0]] + [1] * (leaf.ndim - 1)
-        if axis is None or leaf.shape[axis] != marked.shape[1]:
-            return jnp.where(jnp.any(marked, axis=1).reshape(shape), jnp.nan, leaf)
-        shape[axis] = leaf.shape[axis]
-        return jnp.where(marked.reshape(shape), jnp.nan, leaf)
+            return jnp.zeros((leaf.shape[0], 1), bool)
+        maximum = jnp.finfo(leaf.dtype).max * HEADROOM
+        is_decay = jax.tree_util.keystr(path[-1:], simple=True) in decays
+        minimum = -jnp.inf if is_decay else -maximum
+        bad = ~((leaf == valid) | (leaf >= minimum) & (leaf <= maximum))
+        axis = _head_axis(one, two)
+        bad = jnp.any(bad, axis=tuple(i for i in range(1, leaf.ndim) if i != axis))
+        return bad if axis is not None else bad[:, None]
 
-    return jax.tree.map(poison, state, one_head, two_heads)
+    by_leaf = jax.tree_util.tree_map_with_path(marked_heads, state, empty, one_head, two_heads)
+    marked = functools.reduce(jnp.logical_or, jax.tree.leaves(by_leaf))
+    replace = partial(_replace_heads, marked)
+    return jax.tree.map(replace, state, empty, one_head, two_heads), marked
+
+
+def _head_axis(one: Any, two: Any) -> int | None:
+    """Returns the axis of a leaf that has the size H; None if there is none."""
+    sizes = zip(one.shape, two.shape, strict=True)
+    return next((i for i, pair in enumerate(sizes) if pair == (1, 2)), None)
+
+
+def _replace_heads(marked: Array, leaf: Array, value: Array, one: Any, two: Any) -> Array:
+    """Replaces a floating leaf of a state in the heads of ``marked`` [B, H], or [B, 1] for all."""
+    if not jnp.issubdtype(leaf.dtype, jnp.floating):
+        return leaf
+    axis, shape = _head_axis(one, two), [leaf.shape[0]] + [1] * (leaf.ndim - 1)
+    if axis is None:
+        marked = jnp.any(marked, axis=1)
+    else:
+        shape[axis] = marked.shape[1]
+    return jnp.where(marked.reshape(shape), value, leaf)

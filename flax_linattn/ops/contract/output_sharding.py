@@ -25,18 +25,18 @@ def output_axes(q: Array, k: Array, v: Array) -> Any:
     return (*partition_axes(k if q.ndim == 2 else q)[:-1], partition_axes(v)[-1])
 
 
-def given_output_axes(q: Array, k: Array, v: Array, *, is_pooled: bool) -> Any:
-    """Returns the mesh axes of outputs of external queries, [B, T, L, H, V] or [B, L, H, V].
+def latent_output_axes(latents: Array, k: Array, v: Array, *, is_pooled: bool) -> Any:
+    """Returns the mesh axes of outputs of latents, [B, T, L, H, V] or [B, L, H, V].
 
     Args:
-        q: The queries.
+        latents: Latents of shape [L, H, K] or [B, L, H, K].
         k: Keys of shape [B, S, H, K], or [B, H, K] in ``step``.
         v: Values, with the leading axes of the keys.
         is_pooled: Whether one output stands for all S tokens.
     """
     *lead, heads, _ = partition_axes(k)
     lead = lead[:1] if is_pooled else lead
-    return (*lead, partition_axes(q)[-3], heads, partition_axes(v)[-1])
+    return (*lead, partition_axes(latents)[-3], heads, partition_axes(v)[-1])
 
 
 def state_axes(

@@ -106,7 +106,7 @@ class StateSizes(NamedTuple):
         value_dim: Channels of a value, V.
         max_length: Maximum number of tokens that a cache can hold; None means it grows.
         dtype: Accumulation dtype, float32 or float64.
-        num_queries: L, of queries given where one is learned otherwise; None means they are not.
+        num_latents: Number of latents L; None if there are none.
     """
 
     batch_size: int
@@ -115,13 +115,13 @@ class StateSizes(NamedTuple):
     value_dim: int
     max_length: int | None
     dtype: jnp.dtype
-    num_queries: int | None = None
+    num_latents: int | None = None
 
     @property
     def rows(self) -> tuple[int, ...]:
-        """Leading axes of the state: (B, H), or (B, L, H) for external queries."""
-        given = () if self.num_queries is None else (self.num_queries,)
-        return (self.batch_size, *given, self.num_heads)
+        """Leading axes of the state: (B, H), or (B, L, H) with latents."""
+        latents = () if self.num_latents is None else (self.num_latents,)
+        return (self.batch_size, *latents, self.num_heads)
 
 
 @register_state

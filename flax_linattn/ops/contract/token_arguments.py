@@ -96,6 +96,11 @@ class TokenArgument:
                 "activation within them; pass one, such as jax.nn.sigmoid for 0 to 1."
             )
 
+    @property
+    def accepts_negative_infinity(self) -> bool:
+        """Whether -inf is valid, as in a log-decay, whose token forgets everything before it."""
+        return math.isinf(self.low) and math.isfinite(self.high)
+
     def layout(self, *, time: bool) -> str:
         """Returns the axes as a string for error messages.
 

@@ -10,14 +10,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from flax_linattn.ops.contract.mechanism import Mechanism
-from flax_linattn.typing import Array, Keys, LearnedQuery, Mask, Queries, SegmentIds
+from flax_linattn.typing import Array, Keys, Latents, LearnedQuery, Mask, Queries, SegmentIds
 
 
 def weights(
     mechanism: Mechanism,
-    q: Queries | LearnedQuery,
+    q: Queries | LearnedQuery | None,
     k: Keys,
     *,
+    latents: Latents | None = None,
     is_causal: bool = False,
     mask: Mask | None = None,
     query_mask: Array | None = None,
@@ -32,9 +33,9 @@ def weights(
 
     Args:
         mechanism: Result of ``get_mechanism``.
-        q: Queries of shape [B, T, H, K], the learned query [H, K], or external queries, as in
-            ``attend``.
+        q: Queries of shape [B, T, H, K]; the learned query [H, K]; None with ``latents``.
         k: Keys of shape [B, S, H, K].
+        latents: External queries of shape [L, H, K] or [B, L, H, K], as in ``attend``.
         is_causal: Whether attention is causal, as in ``attend``.
         mask: Boolean array of shape [B, S]; True marks valid tokens.
         query_mask: Boolean array of shape [B, T]; True marks positions whose weights are wanted.
@@ -43,8 +44,8 @@ def weights(
 
     Returns:
         Weights of shape [B, H, T, S]; [B, H, K, T, S] if ``capabilities.channelwise``, and [B, H,
-        V, T, S] if a per-token input has one number per value channel. For external queries [B, H,
-        L, S], or [B, H, T, L, S] after each token if ``is_causal``.
+        V, T, S] if a per-token input has one number per value channel. For latents [B, H, L, S], or
+        [B, H, T, L, S] after each token if ``is_causal``.
 
     Raises:
         ValueError: If ``attend`` rejects the arguments.
@@ -73,6 +74,7 @@ def weights(
             q,
             k,
             jnp.broadcast_to(one_hot[None, :, None, None], shape),
+            latents=latents,
             is_causal=is_causal,
             mask=mask,
             query_mask=query_mask,

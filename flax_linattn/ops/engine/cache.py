@@ -64,7 +64,7 @@ class KVCache:
         k: Array,
         v: Array,
         keep: Array,
-        restart: Array,
+        restart: Array | None,
         per_token: Parameters | None = None,
     ) -> KVCache:
         """Appends tokens after those in the cache.
@@ -73,20 +73,22 @@ class KVCache:
             k: Keys of shape [B, S, H, K].
             v: Values of shape [B, S, H, V].
             keep: Boolean array of shape [B, S]; False skips the token.
-            restart: Boolean array of shape [B]; True empties the cache of this sequence first.
+            restart: Boolean array of shape [B]; True empties the cache of this sequence first. None
+                means that none is emptied.
             per_token: Per-token inputs of shape [B, S, ...], by the names of ``self.per_token``;
                 None means there are none.
 
         Returns:
             New cache. Tokens that do not fit are lost, and ``length`` then exceeds the capacity.
         """
-        length = jnp.where(restart, 0, self.length)
+        length = forget(self.length, restart)
         room = k.shape[1] if self.growable else 0
         slots = length[:, None] + jnp.cumsum(keep, axis=1, dtype=jnp.int32) - 1
         slots = jnp.where(keep, slots, self.capacity + room)  # out of range: dropped
         rows = jnp.arange(k.shape[0], dtype=jnp.int32)[:, None]
 
         def write(old: Array, new: Array) -> Array:
+            old = forget(old, restart)
             if self.growable:
                 old = jnp.pad(old, ((0, 0), (0, room), *((0, 0),) * (old.ndim - 2)))
             return old.at[rows, slots].set(new.astype(old.dtype), mode="drop")
@@ -113,6 +115,11 @@ class KVCache:
     def has_overflowed(self) -> Array:
         """Boolean array [B]; True marks sequences that lost tokens because the cache was full."""
         return self.length > self.capacity
+
+
+def forget(x: Array, restart: Array | None) -> Array:
+    """Zeroes arrays of a cache [B, ...] in the rows that restart: unused slots hold no NaN."""
+    return x if restart is None else masks.zero_padding(x, ~restart)
 
 
 class Positions(NamedTuple):
@@ -312,12 +319,14 @@ class CacheMechanism(Mechanism):
                 attended = attends_to_marked(marked, starts, self.window)[:, cached:]
                 y = non_finite.poison_outputs(y, attended)
         if cached:
-            y = jnp.where(cache.has_overflowed[:, None, None, None], jnp.nan, y)
+            lost = cache.has_overflowed[:, None]
+            if call.segments is not None:
+                lost = lost & (segment_index == 0)
+            y = jnp.where(lost[..., None, None], jnp.nan, y)
         last = segment_index[:, -1:] if length else segment_index
-        state = cache.append(
-            call.k, call.v, new & (segment_index == last), jnp.any(last > 0, axis=1), call.per_token
-        )
-        return y, state
+        restart = None if call.segments is None else jnp.any(last > 0, axis=1)
+        keep = new & (segment_index == last)
+        return y, cache.append(call.k, call.v, keep, restart, call.per_token)
 
     def _attend_chunked(self, pairs: Pairs, visibility: masks.Visibility) -> Array:
         """Attends in blocks of queries; overridden where a faster form is known."""
@@ -348,9 +357,8 @@ class CacheMechanism(Mechanism):
     def _step(self, call: StepCall) -> tuple[OutputStep, State]:
         batch = call.k.shape[0]
         new = jnp.ones((batch, 1), bool) if call.mask is None else call.mask[:, None]
-        no_restart = jnp.zeros((batch,), bool)
         k, v, per_token = jax.tree.map(lambda x: x[:, None], (call.k, call.v, call.per_token))
-        state = call.state.append(k, v, new, no_restart, per_token)
+        state = call.state.append(k, v, new, None, per_token)
         q = call.q[:, None].astype(accumulation_dtype(call.q.dtype))
         y = self._attend_to_cache(q, state, call.parameters)[:, 0]
         y = jnp.where((state.length == 0)[:, None, None], jnp.zeros_like(y), y)

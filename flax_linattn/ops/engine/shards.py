@@ -183,6 +183,7 @@ class SequenceParallel(Mechanism):
         non_finite = None
         if call.is_causal:
             call, non_finite = replace_non_finite(call, inner.capabilities, inner.token_arguments)
+            call, marked_before = inner._replace_state(call)
         q, tokens = inner._prepare(call)
         identity = inner._call_identity(call)
         monoid, chunk_size = inner._make_monoid(q, identity), inner._chunk_size(call, identity)
@@ -197,7 +198,7 @@ class SequenceParallel(Mechanism):
             if call.k.shape[1] == 0:
                 return y, end
             attended = attends_to_marked(non_finite.tokens, call.starts)
-            attended_before, marked = self._scan_marked(attended[:, -1], span)
+            attended_before, marked = self._scan_marked(attended[:, -1], span, marked_before)
             in_first = (span.segment_index == 0)[..., None]
             attended = attended | (attended_before[:, None] & in_first)
             end = inner._poison_state(call, end, marked)
@@ -216,17 +217,20 @@ class SequenceParallel(Mechanism):
             take_position(after, -1)
         )
 
-    def _scan_marked(self, marked: Array, span: prefix.Span) -> tuple[Array, Array]:
+    def _scan_marked(
+        self, marked: Array, span: prefix.Span, initial: Array | None
+    ) -> tuple[Array, Array]:
         """Returns whether the segments before this shard and at the end are marked, each [B, H].
 
-        ``marked`` [B, H] says it of the last segment of this device's shard.
+        ``marked`` [B, H] says it of the last segment of this device's shard, and ``initial`` of the
+        state before all shards.
         """
-        nowhere = jnp.zeros_like(marked)
+        initial = jnp.zeros_like(marked) if initial is None else initial
         after = prefix.scan(
-            jnp.logical_or, self._gather(marked), nowhere, self._gather_starts(span)
+            jnp.logical_or, self._gather(marked), initial, self._gather_starts(span)
         )
         end = self._replicate(take_position(after, -1).astype(jnp.int32))
-        return self._take_own(shift_right(nowhere, after)), end > 0
+        return self._take_own(shift_right(initial, after)), end > 0
 
     def _state_following(
         self, monoid: prefix.Monoid, span: prefix.Span, chunk_size: int | None

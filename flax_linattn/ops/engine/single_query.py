@@ -18,8 +18,8 @@ from flax_linattn.typing import Array
 def single_query_scores(q: Array, k: Array) -> Array:
     """Computes q . k [B, H, 1, S] of a query [B, 1, H, K] and keys [B, S, H, K].
 
-    If a product is not finite, all are computed again head by head: here 0 times the infinite key
-    of another head would be NaN.
+    Products that are not finite are computed again head by head: here 0 times the infinite key of
+    another head would be NaN.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -32,8 +32,11 @@ def single_query_scores(q: Array, k: Array) -> Array:
     one = jnp.eye(heads, dtype=q.dtype)[:, :, None]
     diagonal = (q[:, 0, :, None] * one).reshape(batch, heads, heads * dim)
     scores = einsum("bhx,bsx->bhs", diagonal, k.reshape(batch, keys, heads * dim))[:, :, None]
+    finite = jnp.isfinite(scores)
     return jax.lax.cond(
-        jnp.all(jnp.isfinite(scores)), lambda: scores, lambda: einsum("bthk,bshk->bhts", q, k)
+        jnp.all(finite),
+        lambda: scores,
+        lambda: jnp.where(finite, scores, einsum("bthk,bshk->bhts", q, k)),
     )
 
 

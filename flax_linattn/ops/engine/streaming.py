@@ -11,7 +11,7 @@ import jax
 
 from flax_linattn.checks import check_integers
 from flax_linattn.ops.contract import masks
-from flax_linattn.ops.contract.call import Call, StepCall, num_given_queries
+from flax_linattn.ops.contract.call import Call, StepCall, count_latents
 from flax_linattn.ops.contract.checks import check_state_like
 from flax_linattn.ops.contract.mechanism import Mechanism
 from flax_linattn.ops.contract.non_finite import NonFinite
@@ -75,10 +75,10 @@ class StreamingMechanism(Mechanism):
         """Returns inputs of ``lift`` that no token brings, such as a fixed decay."""
         return {}
 
-    def _identity_state(self, k: Array, v: Array, num_queries: int | None = None) -> State:
+    def _identity_state(self, k: Array, v: Array, num_latents: int | None = None) -> State:
         batch, heads = k.shape[0], k.shape[-2]
         return self.init_state(
-            batch, heads, k.shape[-1], v.shape[-1], dtype=v.dtype, num_queries=num_queries
+            batch, heads, k.shape[-1], v.shape[-1], dtype=v.dtype, num_latents=num_latents
         )
 
     def _initial_state(self, call: Call) -> State:
@@ -87,7 +87,7 @@ class StreamingMechanism(Mechanism):
 
     def _call_identity(self, call: Call) -> State:
         """Returns the neutral state for the shapes of a call."""
-        return self._identity_state(call.k, call.v, num_given_queries(self.capabilities, call.q))
+        return self._identity_state(call.k, call.v, count_latents(self.capabilities, call.q))
 
     def _prepare(self, call: Call | StepCall) -> tuple[Array, dict[str, Array]]:
         """Returns the queries, and the tokens by name, in the accumulation dtype."""
@@ -174,7 +174,7 @@ class StreamingMechanism(Mechanism):
         return self.read(None if self.capabilities.learned_query else q, merged), merged
 
     def _check_state(self, state: State, q: Array, k: Array, v: Array) -> None:
-        given = num_given_queries(self.capabilities, q)
+        latents = count_latents(self.capabilities, q)
         check_state_like(
-            self.name, state, jax.eval_shape(lambda: self._identity_state(k, v, given))
+            self.name, state, jax.eval_shape(lambda: self._identity_state(k, v, latents))
         )

@@ -15,7 +15,7 @@ from jaxtyping import Float, Int
 from flax_linattn.ops.contract.call import Call
 from flax_linattn.ops.contract.masks import Segments
 from flax_linattn.ops.contract.state import register_state
-from flax_linattn.ops.engine.cache import KVCache
+from flax_linattn.ops.engine.cache import KVCache, forget
 from flax_linattn.ops.engine.tiles import gather_time
 from flax_linattn.typing import Array, Parameters
 
@@ -72,11 +72,11 @@ class WindowCache:
         k: Array,
         v: Array,
         keep: Array,
-        restart: Array,
+        restart: Array | None,
         per_token: Parameters | None = None,
     ) -> WindowCache:
         """Writes tokens over the oldest ones; arguments as in ``KVCache.append``."""
-        length, end = (jnp.where(restart, 0, x) for x in (self.length, self.end))
+        length, end = (forget(x, restart) for x in (self.length, self.end))
         count = jnp.cumsum(keep, axis=1, dtype=jnp.int32)
         total = jnp.sum(keep, axis=1, dtype=jnp.int32)
         last = keep & (total[:, None] - count < self.capacity)
@@ -85,6 +85,7 @@ class WindowCache:
         rows = jnp.arange(k.shape[0], dtype=jnp.int32)[:, None]
 
         def write(old: Array, new: Array) -> Array:
+            old = forget(old, restart)
             return old.at[rows, slots].set(new.astype(old.dtype), mode="drop")
 
         return WindowCache(

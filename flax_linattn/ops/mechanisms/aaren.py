@@ -69,7 +69,7 @@ class LearnedQueryMechanism(ScoreScale, StreamingMechanism):
     """
 
     capabilities: ClassVar[Capabilities] = Capabilities(
-        constant_memory=True, cross=False, learned_query=True, given_queries=True, mergeable=True
+        constant_memory=True, cross=False, learned_query=True, latents=True, mergeable=True
     )
     parameters: ClassVar[tuple[str, ...]] = ("scale",)
     scan: ClassVar[str] = "exponential"
@@ -163,11 +163,11 @@ class Aaren(LearnedQueryMechanism):
         >>> y_next, state = aaren.step(q, k[:, 0], v[:, 0], state)
         >>> y_next.shape
         (2, 4, 16)
-        >>> latents = jax.random.normal(jax.random.key(1), (5, 4, 8))   # five external queries
-        >>> aaren.attend(latents, k, v).shape
+        >>> latents = jax.random.normal(jax.random.key(1), (5, 4, 8))   # L = 5
+        >>> aaren.attend(None, k, v, latents=latents).shape
         (2, 5, 4, 16)
-        >>> state = aaren.init_state(2, 4, 8, 16, num_queries=5)
-        >>> y, state = aaren.step(latents, k[:, 0], v[:, 0], state)
+        >>> state = aaren.init_state(2, 4, 8, 16, num_latents=5)
+        >>> y, state = aaren.step(None, k[:, 0], v[:, 0], state, latents=latents)
         >>> y.shape
         (2, 5, 4, 16)
     """

@@ -35,18 +35,18 @@ class EventsSpec(DataSpec):
     """Facts about the training data, stored in the run folder so that a run does not need them.
 
     Attributes:
-        dataset: name of the data set.
-        event_type_names: names of the event types, in the order of the model's outputs.
-        dates: whether times are dates, stored as seconds since 1970-01-01 UTC.
-        scale: gap that is scaled to 1, in the file's unit.
-        spread: standard deviation of the logarithms of gaps.
-        resolution: minimum gap, which replaces shorter ones, in the file's unit.
-        periods: periods whose phases are model inputs, in the file's unit.
-        clock: periods of the time since the start of a sequence, in the file's unit.
-        lengths: lengths that chunks of sequences are padded to.
-        begins: whether a training sequence has a known start of observation, so that the wait for
+        dataset: Name of the data set.
+        event_type_names: Names of the event types, in the order of the model's outputs.
+        dates: Whether times are dates, stored as seconds since 1970-01-01 UTC.
+        scale: Gap that is scaled to 1, in the file's unit.
+        spread: Standard deviation of the logarithms of gaps.
+        resolution: Minimum gap, which replaces shorter ones, in the file's unit.
+        periods: Periods whose phases are model inputs, in the file's unit.
+        clock: Periods of the time since the start of a sequence, in the file's unit.
+        lengths: Lengths that chunks of sequences are padded to.
+        begins: Whether a training sequence has a known start of observation, so that the wait for
             its first event is learned.
-        checksum: checksums of the training ("train") and the test events ("test").
+        checksum: Checksums of the training ("train") and the test events ("test").
     """
 
     dataset: str
@@ -238,12 +238,12 @@ class Tokens(NamedTuple):
     """Inputs and targets of a sequence, one of each per token.
 
     Attributes:
-        observations: float32 [n, 3 + 2 P], see ``models.EventColumns``; the first is the start of
-            the observation, if it is known.
-        log_gap: float32 [n], log of the time to the next event, or to the end, in units of the
-            scale.
-        event_type: int32 [n], type of the next event.
-        target: int8 [n], kind of the target: NO_TARGET, EVENT or END.
+        observations: Inputs float32 [n, 3 + 2 P], see ``models.EventColumns``; the first is the
+            start of the observation, if it is known.
+        log_gap: Logarithm of the time to the next event, or to the end, in units of the scale,
+            float32 [n].
+        event_type: Type of the next event, int32 [n].
+        target: Kind of the target, NO_TARGET, EVENT or END, int8 [n].
     """
 
     observations: NDArray[np.float32]
@@ -330,7 +330,7 @@ class EventBatches(data.RaggedBatches):
     """Batches of chunks of event sequences.
 
     Attributes:
-        events: the whole sequences.
+        events: The whole sequences.
     """
 
     events: EventSequences

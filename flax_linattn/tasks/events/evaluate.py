@@ -42,16 +42,16 @@ class Scores(NamedTuple):
     Logarithms are natural, and times in units of the file.
 
     Attributes:
-        sequence: index of the sequence of each event, int64 [n].
-        log_gap: logarithm of the time since the previous event, float64 [n].
-        time: log density of the gap, float64 [n].
-        event_type: log probability of the event type, float64 [n].
-        rank: number of event types that were more probable than the true one, int64 [n].
-        rescaled: integrated intensity over the gap, float64 [n]; for the true model, these are
+        sequence: Index of the sequence of each event, int64 [n].
+        log_gap: Logarithm of the time since the previous event, float64 [n].
+        time: Log density of the gap, float64 [n].
+        event_type: Log probability of the event type, float64 [n].
+        rank: Number of event types that were more probable than the true one, int64 [n].
+        rescaled: Integrated intensity over the gap, float64 [n]; for the true model, these are
             independent and exponentially distributed with mean 1.
-        log_mean: logarithm of the expected gap, float64 [n].
-        log_median: logarithm of the median gap, float64 [n].
-        survival: log probability of no event from the last one to the end, float64 [N].
+        log_mean: Logarithm of the expected gap, float64 [n].
+        log_median: Logarithm of the median gap, float64 [n].
+        survival: Log probability of no event from the last one to the end, float64 [N].
     """
 
     sequence: NDArray[np.int64]

@@ -123,9 +123,9 @@ class StreamedEvent(NamedTuple):
     """An event of a stream, with the model's input and outputs.
 
     Attributes:
-        time: time of the event, or of the start of observation.
-        outputs: outputs of the model after it, float32 [outputs].
-        observation: input of the model, float32 [W].
+        time: Time of the event, or of the start of observation.
+        outputs: Outputs of the model after it, float32 [outputs].
+        observation: Input of the model, float32 [W].
     """
 
     time: float

@@ -116,7 +116,7 @@ class EventsModel(ModelOptions):
         """The periods as numbers; None for "auto".
 
         Raises:
-            OptionError: a period is not above 0.
+            OptionError: If a period is not above 0.
         """
         if self.periods == "auto":
             return None

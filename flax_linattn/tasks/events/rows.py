@@ -17,8 +17,8 @@ class Event(NamedTuple):
     """An event of a stream.
 
     Attributes:
-        time: time in the unit of the run's file; for dates seconds since 1970-01-01 UTC.
-        event_type: index of the event type.
+        time: Time in the unit of the run's file; for dates seconds since 1970-01-01 UTC.
+        event_type: Index of the event type.
     """
 
     time: float

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flax_linattn import inference
-from flax_linattn.checks import MAX_INTEGER, OptionError, check_integers
+from flax_linattn.checks import MAX_INTEGER, OptionError, check_integers, format_count
 from flax_linattn.data.events.clock import format_date
 from flax_linattn.data.tables.cells import is_number
 from flax_linattn.tasks.events.data import log_gap, observations
@@ -82,7 +82,7 @@ class EventsStreamOptions:
         """The quantile levels as numbers.
 
         Raises:
-            OptionError: a level is not between 0 and 1.
+            OptionError: If a level is not between 0 and 1.
         """
         cells = [cell for cell in self.quantiles.split(",") if cell.strip()]
         levels = tuple(float(cell) if is_number(cell.strip()) else -1.0 for cell in cells)
@@ -103,16 +103,16 @@ class EventsStream(Streaming):
     """Stream that predicts the next event after each event, and scores each event.
 
     Args:
-        run: the trained run.
-        options: options of the stream.
+        run: The trained run.
+        options: Options of the stream.
 
     Attributes:
-        log_likelihood: natural log likelihood of the events so far, including those before a
+        log_likelihood: Natural log likelihood of the events so far, including those before a
             restart, in the unit of the run's file; without the survival since the last event.
-        num_foreseen: number of events in ``log_likelihood``.
+        num_foreseen: Number of events in ``log_likelihood``.
 
     Raises:
-        ValueError: the model cannot stream, or an option is out of range.
+        ValueError: If the model cannot stream, or an option is out of range.
     """
 
     record_attributes = ("_length", "_origin", "_last", "log_likelihood", "num_foreseen")
@@ -198,7 +198,7 @@ class EventsStream(Streaming):
             the first event of a sequence without a start of observation.
 
         Raises:
-            ValueError: the time is not finite or before the last one, the event type is unknown,
+            ValueError: If the time is not finite or before the last one, the event type is unknown,
                 the cache is full, or an output is NaN.
         """
         data_spec = self._run.data_spec
@@ -290,15 +290,15 @@ class EventsStream(Streaming):
         """Samples sequences of events that may follow the last event.
 
         Args:
-            futures: number N of sampled sequences.
-            events: number E of events of each.
-            seed: random seed.
+            futures: Number N of sampled sequences.
+            events: Number E of events of each sequence.
+            seed: Random seed.
 
         Returns:
             Times float64 [N, E] in the unit of the run's file, and event types int32 [N, E].
 
         Raises:
-            ValueError: the sequence has no event yet, or the cache is too small for the futures.
+            ValueError: If the sequence has no event yet, or the cache is too small for the futures.
         """
         last = self._last_event("simulate")
         repeat = jnp.zeros(futures, jnp.int32)
@@ -339,7 +339,7 @@ class EventsStream(Streaming):
         if not self.num_foreseen:
             return None
         nll = -self.log_likelihood / self.num_foreseen
-        return f"mean NLL of {self.num_foreseen:,} events: {nll:.4f}"
+        return f"mean NLL of {format_count(self.num_foreseen, 'event')}: {nll:.4f}"
 
     def plot(self, path: Path) -> None:
         self._last_event("the figure")

@@ -13,7 +13,7 @@ import pandas as pd
 from flax import nnx
 
 from flax_linattn import models, training
-from flax_linattn.checks import OptionError
+from flax_linattn.checks import OptionError, format_count
 from flax_linattn.data.events import EventSequences
 from flax_linattn.data.events.clock import format_date
 from flax_linattn.tasks.baselines import read_or_note
@@ -80,8 +80,9 @@ class EventsTask(Task[EventsConfig, EventSequences, EventsSpec]):
         first, last = min(own[0] for own in data.times), max(own[-1] for own in data.times)
         begin, end = map(format_date if data.dates else str, (first, last))
         text = (
-            f"{data.name}: {len(data):,} sequences of {min(lengths):,} to {max(lengths):,} events, "
-            f"{len(data.event_type_names):,} event types, from {begin} to {end}\n"
+            f"{data.name}: {format_count(len(data), 'sequence')} of {min(lengths):,} to "
+            f"{format_count(max(lengths), 'event')}, "
+            f"{format_count(len(data.event_type_names), 'event type')}, from {begin} to {end}\n"
             f"events of training, validation and test: {forecast}"
         )
         gaps = np.concatenate(data.gaps())

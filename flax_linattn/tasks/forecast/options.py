@@ -138,8 +138,8 @@ class ForecastModel(ModelOptions):
             trained to forecast from. The patch model forecasts from the ends of patches.
         absolute_positions: Whether the decoder or the patch model receives absolute positions of
             observations or patches. A stream that is never reset goes beyond the trained positions.
-        patch_length: patch length in rows; 0 selects an eighth of the context, at least 16.
-        missing_flags: whether the model receives indicators of missing values, if the training rows
+        patch_length: Patch length in rows; 0 selects an eighth of the context, at least 16.
+        missing_flags: Whether the model receives indicators of missing values, if the training rows
             have any; otherwise missing values are only filled forward.
         linear_path: Whether the patch model adds a linear map of the window to the attention.
         ridge: Whether the linear map is a ridge regression, fitted on the training rows and then

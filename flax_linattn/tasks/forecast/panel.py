@@ -14,7 +14,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from flax_linattn import data
-from flax_linattn.checks import OptionError, itemize
+from flax_linattn.checks import OptionError, format_count, itemize
 from flax_linattn.data.errors import DataFormatError, UnknownChannelError
 from flax_linattn.data.series import outliers
 from flax_linattn.data.tables.cells import TIME, YEAR_COLUMN, split_cells
@@ -62,7 +62,7 @@ class SeriesPanel(NamedTuple):
         channels = self.series[0].channels
         lengths = [one.num_steps for one in self.series]
         low, high = min(lengths), max(lengths)
-        rows = f"{low} rows" if low == high else f"{low} to {high} rows"
+        rows = f"{'' if low == high else f'{low:,} to '}{format_count(high, 'row')}"
         if len(self.series) > 1:
             rows = f"{count_series([one.name for one in self.series])}, {rows} each"
         lines = [f"{self.name}: {rows}, channels {itemize(channels, 8)}"]
@@ -180,7 +180,7 @@ def _check_windows(
     raise TooFewRowsError(
         f"{whose}{name}: expected at least {len(split[which]) + missing} {PARTS[which]} rows for "
         f"{given}horizon={horizon}{enough}, got {len(split[which])} by split={source.split!r} of "
-        f"{one.num_steps} rows; add rows, lower {lower}, or choose another split.",
+        f"{format_count(one.num_steps, 'row')}; add rows, lower {lower}, or choose another split.",
         *(("horizon", "context_length") if source.context_length else ("horizon",)),
         "split",
     )
@@ -413,8 +413,8 @@ def notes_on(series: data.TimeSeries, stop: int) -> list[str]:
     codes = outliers.find_codes(series.values[:stop])
     if codes:
         places = [
-            f"{code.value:g} in {series.channels[code.channel]!r}, {len(code.rows)} times, first "
-            f"in {series.place(int(code.rows[0]))}"
+            f"{code.value:g} in {series.channels[code.channel]!r}, "
+            f"{format_count(len(code.rows), 'time')}, first in {series.place(int(code.rows[0]))}"
             for code in codes
         ]
         notes.append(
@@ -476,7 +476,8 @@ def _list_rows(series: data.TimeSeries, rows: NDArray[np.int64]) -> str:
 def _nearly_constant(series: data.TimeSeries, stop: int) -> list[str]:
     """Channels with one value in nearly all rows before ``stop``, and their first other value."""
     return [
-        f"{series.channels[one.channel]!r} is {one.value:g} in all but {len(one.rows)} rows, first "
+        f"{series.channels[one.channel]!r} is {one.value:g} in all but "
+        f"{format_count(len(one.rows), 'row')}, first "
         f"{series.values[one.rows[0], one.channel]:g} in {series.place(int(one.rows[0]))}"
         for one in outliers.find_still(series.values[:stop])
     ]

@@ -26,7 +26,7 @@ class Row(NamedTuple):
 
     Attributes:
         time: Time of the kind of the run's times; None if the stream has no times.
-        values: float64 [channels], NaN = missing.
+        values: Values, float64 [channels]; NaN marks a missing value.
     """
 
     time: datetime | int | None

@@ -63,25 +63,26 @@ class ForecastSpec(DataSpec):
     """Facts about the training data, stored in the run folder so that a run does not need them.
 
     Attributes:
-        dataset: name of the data set.
-        channels: names of the observed channels.
-        targets: indices of the channels to forecast.
-        freq: frequency of the rows (``data.tables.time_index``); None for rows without times.
-        integer_step: usual difference of integer times; None if rows have none.
-        time_features: names of the time features that the model receives.
-        standardizer: mean and standard deviation of each channel over the training rows.
-        split: rows of the training, validation and test part, [begin, end) each.
-        checksum: checksum of the rows of the split.
-        members: training series of a panel; empty for a run on one series. With members, the
+        dataset: Name of the data set.
+        channels: Names of the observed channels.
+        targets: Indices of the channels to forecast.
+        freq: Frequency of the rows (``data.tables.time_index``); None for rows without times.
+        integer_step: Usual difference of integer times; None if rows have none.
+        time_features: Names of the time features that the model receives.
+        standardizer: Mean and standard deviation of each channel over the training rows.
+        split: Rows of the training, validation and test part, [begin, end) each.
+        checksum: Checksum of the rows of the split.
+        members: Training series of a panel; empty for a run on one series. With members, the
             standardizer is the median of their scales, which scales an unknown series, and the
             split counts the rows of all series.
-        time_zone: time zone of the times; None without times, or without a known zone.
-        missing_flags: whether missing-value flags are inputs of the model.
-        known_future: indices of the known future covariates.
-        static: indices of the known future covariates that are constant in the training rows of
+        time_zone: Time zone of the times; None without times, or without a known zone.
+        missing_flags: Whether missing-value flags are inputs of the model.
+        known_future: Indices of the known future covariates.
+        static: Indices of the known future covariates that are constant in the training rows of
             each series.
         calendar: Time features that the model receives for the horizon, too, each as two inputs
             after the channels, see ``data.calendar_circles``.
+        time_name: Name of the column of times in the training data; None if it has none.
     """
 
     dataset: str
@@ -99,10 +100,11 @@ class ForecastSpec(DataSpec):
     static: tuple[int, ...] = omit_if_empty()
     integer_step: int | None = omit_if_empty(None)
     calendar: tuple[str, ...] = omit_if_empty()
+    time_name: str | None = omit_if_empty(None)
     scale_fields: ClassVar[tuple[str, ...]] = ("standardizer",)
     free_fields: ClassVar[tuple[str, ...]] = (
         *("dataset", "freq", "split", "checksum", "members", "time_zone"),
-        *("missing_flags", "static", "integer_step"),
+        *("missing_flags", "static", "integer_step", "time_name"),
     )
     json_keys = MappingProxyType({"time_features": "marks", "missing_flags": "tells_missing"})
 
@@ -343,6 +345,7 @@ def describe(panel: SeriesPanel, config: ForecastConfig) -> ForecastSpec:
         known_future=known,
         static=static_channels(train, known),
         calendar=_horizon_calendar(panel.series, source),
+        time_name=first.time_name,
     )
     targets = list(data_spec.targets)
     for which, (part, (begin, end)) in enumerate(

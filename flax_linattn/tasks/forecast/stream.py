@@ -15,7 +15,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from flax_linattn import data, inference
-from flax_linattn.checks import OptionError, itemize, quote
+from flax_linattn.checks import OptionError, format_count, itemize, quote
 from flax_linattn.data.tables.time_index import continue_index, find_gaps, step_bounds
 from flax_linattn.tasks.forecast.figures import plot_windows
 from flax_linattn.tasks.forecast.panel import count_series
@@ -114,7 +114,7 @@ class ForecastStream(Streaming):
         super().__init__(
             run,
             inference.Stream(run.model, batch_size=len(self._ages(0)), max_length=context or None),
-            ["step", "time", *header],
+            ["step", data_spec.time_name or "time", *header],
             context=context,
             **({"series": series} if series else {}),
         )
@@ -231,9 +231,10 @@ class ForecastStream(Streaming):
             notes.append(f"note: {self.num_gaps} observations broke the step of the run")
         length = self._run.config.data.context_length
         if 0 < self.num_steps < length:
+            rows = format_count(self.num_steps, "observation")
             notes.append(
-                f"note: the stream has {self.num_steps} observations, fewer than the {length} of "
-                "the context length, so that its forecasts may be less accurate"
+                f"note: the stream has {rows}, fewer than the {length} of the context "
+                "length, so that its forecasts may be less accurate"
             )
         return "; ".join(notes) or None
 

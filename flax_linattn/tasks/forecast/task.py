@@ -183,10 +183,11 @@ class ForecastTask(Task[ForecastConfig, SeriesPanel, ForecastSpec]):
     def predict(self, run: Run, file: Path | None) -> pd.DataFrame:
         """Forecasts the horizon after the last row of a file: times (or steps) and targets.
 
-        The quantiles of a target follow it. A run on a panel forecasts each series, named in the
-        first column; the columns are "unique_id" and "ds" if the run's data have a column
-        "unique_id". An unknown series is scaled by all its rows. Series with fewer rows than the
-        context length are excluded, with a note.
+        The column of times has its name in the file, or else "time". The quantiles of a target
+        follow it. A run on a panel forecasts each series, named in the first column, "unique_id" if
+        the run's data have that column (unnamed times are then "ds"), else "series". An unknown
+        series is scaled by all its rows. Series with fewer rows than the context length are
+        excluded, with a note.
         """
         series = read_run_series(run, file)
         ahead, note = forecast_each(run, series)
@@ -203,10 +204,9 @@ class ForecastTask(Task[ForecastConfig, SeriesPanel, ForecastSpec]):
         columns = [np.tile(np.arange(horizon) + 1, len(forecasts))]
         indices = [one.row_index for one in forecasts if one.row_index is not None]
         first = series[0]
-        name = None if first.times is not None else first.index.name
-        has_times = first.row_times is not None or name
+        has_times = first.row_times is not None or first.time_name is not None
         if len(indices) == len(series) and has_times:
-            heads = heads if in_nixtla_form else [name or "time"]
+            heads = [first.time_name or ("ds" if in_nixtla_form else "time")]
             columns = [indices[0].append(indices[1:])]
         if run.data_spec.members:
             ids = np.array([one.name for one in series], object)

@@ -296,7 +296,7 @@ def context_notes(run: Run, series: data.TimeSeries, has_horizon: bool = True) -
 
     Args:
         run: The trained run.
-        series: The history.
+        series: Series of the history.
         has_horizon: Whether the last rows of the series hold known future covariates, if the run
             has any.
     """

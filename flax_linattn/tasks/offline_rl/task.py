@@ -12,7 +12,7 @@ import pandas as pd
 from flax import nnx
 
 from flax_linattn import control, models, training
-from flax_linattn.checks import OptionError
+from flax_linattn.checks import OptionError, format_count
 from flax_linattn.data.episodes import Episodes
 from flax_linattn.tasks.offline_rl import evaluate
 from flax_linattn.tasks.offline_rl.agent import make_agent
@@ -90,9 +90,9 @@ class OfflineRLTask(Task[OfflineRLConfig, Episodes, OfflineRLSpec]):
         if env_id is None and config.data.env != "none":
             where = "not to be played, because the files name no environment; set env"
         text = (
-            f"{data.name}: {data.num_episodes:,} episodes of {lengths.min():,} to "
-            f"{lengths.max():,} steps, {data.num_steps:,} in all, observations of "
-            f"{data.observation_dim} and actions of {data.action_dim} numbers\n"
+            f"{data.name}: {format_count(data.num_episodes, 'episode')} of {lengths.min():,} to "
+            f"{format_count(lengths.max(), 'step')}, {data.num_steps:,} in all, observations of "
+            f"{data.observation_dim} and actions of {format_count(data.action_dim, 'number')}\n"
             f"returns from {returns.min():.6g} to {returns.max():.6g}, mean {returns.mean():.6g}\n"
             f"episodes to train, validate and test on: {numbers}; {where}, with a target return of "
             f"{target:.6g}"

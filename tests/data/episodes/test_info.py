@@ -40,7 +40,7 @@ def test_what_is_neither_name_nor_file(tmp_path, capsys, monkeypatch):
     assert cli.main(["data", "info", "table.csv"]) == 2
     said = capsys.readouterr().err
     assert "table.csv: expected episodes in an HDF5 file of D4RL or Min" in said
-    assert "got CSV, which is not read; save its columns as arrays by numpy.savez" in said
+    assert "got CSV, which is not supported; save its columns as arrays with numpy.savez" in said
     assert "D4RL's names: observations [N, S], actions [N, A], rewards [N]" in said
 
 

@@ -70,7 +70,7 @@ def test_without_what_need_not_be_there(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"type_event": [1]}, "2 of type_event, as there are of time_since_start, got 1"),
+        ({"type_event": [1]}, "type_event with 2 values, like time_since_start, got 1"),
         ({"type_event": [1, -1]}, r"type_event as integers from 0 .* got -1 as event 2"),
         ({"type_event": [1, 1.5]}, r"got 1\.5 as event 2"),
         ({"type_event": [True, 1]}, r"got True as event 1"),
@@ -79,18 +79,18 @@ def test_without_what_need_not_be_there(tmp_path):
         ({"type_event": [1, 2], "dim_process": 2}, r"from 0 to 1, as dim_process is 2, got 2 as"),
         ({"dim_process": 0}, r"dim_process, the number of event types, from 1 to 1048576, got 0"),
         ({"dim_process": 10**9}, r"dim_process, .* got 1000000000"),
-        ({"seq_len": 3}, r"as many times as seq_len says, 3, got 2"),
+        ({"seq_len": 3}, r"3 times, as declared by seq_len, got 2"),
         ({"time_since_start": [0, None]}, r"time_since_start as finite .* got None as event 2"),
         ({"time_since_start": [0, float("nan")]}, r"got nan as event 2"),
         ({"time_since_start": [0, float("inf")]}, r"got inf as event 2"),
         ({"time_since_start": [0, 10**400]}, r"got 1000000000.* as event 2"),
         ({"time_since_start": [0, [1]]}, r"got \[1\] as event 2"),
         ({"time_since_start": [1.5, 0], "time_since_last_event": [0, -1.5]},
-         r"never go backwards in sequence 0, got 0\.0 after 1\.5"),
+         r"never decrease in sequence 0, got 0\.0 after 1\.5"),
         ({"time_since_start": [], "type_event": []}, r"at least one event, got \[\]"),
         ({"time_since_last_event": [0, 3]}, r"time_since_last_event as differences of "
          r"time_since_start, got 3\.0 as event 2, and times 0\.0 and 1\.5"),
-        ({"time_since_last_event": [0]}, r"2 of time_since_last_event, .* got 1"),
+        ({"time_since_last_event": [0]}, r"time_since_last_event with 2 values, .* got 1"),
     ],
 )  # fmt: skip
 def test_bad_objects_are_named(tmp_path, change, message):
@@ -106,7 +106,7 @@ def test_bad_objects_are_named(tmp_path, change, message):
         ("", r"toy\.json:1: expected at least one value, got none"),
         ("[]", r"toy\.json:1: expected at least one value, got none"),
         ("{}\n", r"toy\.json:1: expected an object with time_since_start and type_event .* got {}"),
-        ('{"train": []}', r"got one of train; write the sequences of one split so"),
+        ('{"train": []}', r"got one of train; save the sequences of one split"),
         ("[1, 2]", r"toy\.json:1: expected an object with .* got 1"),
         ("{}{", r"toy\.json:1: expected an object"),
         (

@@ -78,7 +78,7 @@ def test_what_is_a_sequence_and_what_an_event_type(tmp_path):
 
 def test_rows_may_be_sorted(tmp_path):
     path = write(tmp_path, "1 5 3\n2 5 2.5\n1 6 0\n", "toy.txt")
-    message = r"toy\.txt:2: expected rows in the order of their times, from 3\.0 on, got 2\.5; sort"
+    message = r"toy\.txt:2: expected rows sorted by time, from 3\.0 on, got 2\.5; sort"
     with pytest.raises(DataFormatError, match=message) as refused:
         load_events(path)
     assert refused.value.options == ("sort",)

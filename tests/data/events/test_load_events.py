@@ -65,7 +65,7 @@ def test_what_cannot_be_told(tmp_path):
         path.write_text(text)
         with pytest.raises(
             DataFormatError,
-            match=r"toy\.txt:1: expected a header, .*event_types_file=\.\.\., or say",
+            match=r"toy\.txt:1: expected a header, .*event_types_file=\.\.\., or format",
         ) as refused:
             load_events(path)
         assert refused.value.options == ("format", "event_types_file")

@@ -83,7 +83,7 @@ def test_without_event_types_and_with_bounds(tmp_path):
         ) as refused:
             load_rmtpp(times, **{what: bound})
         assert refused.value.options == (what,)
-    with pytest.raises(ValueError, match=r"begin must be a number, as the times of .* got '2024"):
+    with pytest.raises(ValueError, match=r"begin must be a number, like the times of .* got '2024"):
         load_rmtpp(times, begin="2024-01-01")
 
 
@@ -96,16 +96,16 @@ def test_without_event_types_and_with_bounds(tmp_path):
         ("1 2e100\n", "1 2\n", r"time\.txt:1: .* at most 1e\+100, got '2e100'"),
         ("1 1_0\n", "1 2\n", r"got '1_0'"),
         ("1,2\n", "1 2\n", r"time\.txt:1: .* separated by blanks, .* got '1,2'"),
-        ("1 2\n5 4.5\n", "1 2\n3 4\n", r"time\.txt:2: expected times that never go backwards in "
+        ("1 2\n5 4.5\n", "1 2\n3 4\n", r"time\.txt:2: expected times that never decrease in "
          r"sequence 1, got 4\.5 after 5\.0; sort"),
         ("1 2\n\n3\n", "1 2\n1\n3\n", r"time\.txt:2: expected a sequence .* got a blank line"),
         ("1 2\n3\n", "1 2\n\n", r"event\.txt:2: expected a sequence .* got a blank line"),
         ("", "", r"time\.txt:1: expected a sequence of times on each line, got none"),
-        ("1 2\n", "1 2 3\n", r"event\.txt:1: expected 2 event types, as there are times on line 1 "
+        ("1 2\n", "1 2 3\n", r"event\.txt:1: expected 2 event types, one for each time on line 1 "
          r"of .*time\.txt, got 3"),
         ("1\n2\n", "1\n", r"event\.txt:1: expected 2 lines, as in .*time\.txt, got 1"),
         ("1\n", "1\n2\n", r"event\.txt:2: expected 1 lines, as in .*time\.txt, got more"),
-        ("1 2\n", "1 -2\n", r"event\.txt:1: expected event types as whole numbers from 0 "
+        ("1 2\n", "1 -2\n", r"event\.txt:1: expected event types as integers from 0 "
          r".* got '-2'"),
         ("1 2\n", "1 2.5\n", r"got '2\.5'; correct it; check that the files .* are not swapped"),
         ("1 2\n", f"1 {2**31}{'0' * 9}\n", r"event\.txt:1: .* got '2147483648000000000'"),

@@ -42,31 +42,31 @@ def test_gaps_are_those_of_forecast_events():
         ),
         (
             {"event_type_names": ("a", "a")},
-            "test: expected different names of event types, got a, a",
+            "test: expected distinct names of event types, got a, a",
         ),
-        ({"times": ([0.0, 1.0], [])}, f"sequence 1: expected as many {TYPES} as times, [n] of at"),
-        ({"times": ([0.0], [2.0])}, "sequence 0: expected as many event types as times"),
+        ({"times": ([0.0, 1.0], [])}, f"sequence 1: expected times and {TYPES} of the same shape"),
+        ({"times": ([0.0], [2.0])}, "sequence 0: expected times and event types of the same shape"),
         (
             {"times": ([0.0, np.nan], [2.0])},
             "test: sequence 0, event 1, from 0: expected a finite time, got nan.",
         ),
         (
             {"times": ([1.5, 1.0], [2.0])},
-            "test: sequence 0, event 1, from 0: times go backwards, from 1.5 to 1; sort",
+            "sequence 0, event 1, from 0: expected times that never decrease, got 1 after 1.5",
         ),
         (
             {"times": ([1.7e9 + 0.25, 1.7e9], [2.0]), "lines": ([3, 2], [4])},
-            "test: line 2: times go backwards, from 1700000000.25 to 1700000000; sort",
+            "line 2: expected times that never decrease, got 1700000000 after 1700000000.25; sort",
         ),
         ({"event_types": ([0, 2], [0])}, f"sequence 0: expected {TYPES} from 0 to 1, got 0 to 2"),
         ({"event_types": ([0, -1], [0])}, f"sequence 0: expected {TYPES} from 0 to 1, got -1 to 0"),
         (
             {"event_types": ([0.0, 1], [0])},
-            f"sequence 0: expected {TYPES} as whole numbers, indices",
+            f"sequence 0: expected {TYPES} as integers, indices",
         ),
-        ({"begin": [0.0]}, "test: expected begin of each of 2 sequences, got shape (1,)"),
-        ({"end": [0.0] * 3}, "test: expected end of each of 2 sequences, got shape (3,)"),
-        ({"given": [[0, 0]]}, "test: expected given of each of 2 sequences, got shape (1, 2)"),
+        ({"begin": [0.0]}, "test: expected begin for each of 2 sequences, got shape (1,)"),
+        ({"end": [0.0] * 3}, "test: expected end for each of 2 sequences, got shape (3,)"),
+        ({"given": [[0, 0]]}, "test: expected given for each of 2 sequences, got shape (1, 2)"),
         (
             {"begin": [0.0, 2.5]},
             "expected a finite begin at or before its first event at 2, or NaN, got 2.5.",
@@ -88,7 +88,10 @@ def test_gaps_are_those_of_forecast_events():
             "sequence 0: expected from 0 to 2 given events, got 3",
         ),
         ({"lines": ([1, 2],)}, "expected sequences of the same length, got 2 of times, 1 of lines"),
-        ({"lines": ([1], [2])}, "sequence 0: expected a line of each of 2 events, got (1,)"),
+        (
+            {"lines": ([1], [2])},
+            "sequence 0: expected one line for each of 2 events, got shape (1,)",
+        ),
     ],
 )
 def test_what_does_not_fit(change, message):

@@ -79,8 +79,8 @@ def test_parts_have_the_likelihood_of_the_whole(n, seed):
         ("0.6/0.4", "test: 10 sequences: expected three sizes such as 0.7/0.1/0.2"),
         ("0.6/0.2/0.3", "test: 10 sequences: expected fractions that add up to 1"),
         ("7/2/2", "test: 10 sequences: the series has 10 rows, but 7/2/2 needs 11; choose another"),
-        ("0.9/0.1/0", "0.9/0.1/0 by sequences leaves none for test; give it a larger fraction, or"),
-        ("8/0/2", "8/0/2 by sequences leaves none for validation; give it a larger fraction, or"),
+        ("0.9/0.1/0", "0.9/0.1/0 by sequences leaves none for test; choose a larger fraction for"),
+        ("8/0/2", "8/0/2 by sequences leaves none for validation; choose a larger frac"),
     ],
 )
 def test_splits_that_do_not_fit(split, message):
@@ -97,7 +97,7 @@ def test_few_sequences_are_cut_by_time_unless_they_are_counted():
 
 
 def test_what_cannot_be_split():
-    with pytest.raises(OptionError, match=r"by time leaves none for train; give it a larger frac"):
+    with pytest.raises(OptionError, match=r"by time leaves none for train; choose a larger frac"):
         split_events(sequences([[1.0, 2.0]]))
     with pytest.raises(OptionError, match=r"5 events to forecast of sequence 0: the series has 5"):
         split_events(sequences([np.arange(6.0)]), "4/1/1")

@@ -218,7 +218,7 @@ def test_columns_of_other_kinds():
          "frame, row 1 .* the name of a series in column 1"),
         (pd.DataFrame({"id": ["x", "x"], "a": 1.0, "city": "Bern"}), {"id_column": "id"},
          r"frame, row 0 .* a finite number in column 3 \(city\), got 'Bern'"),
-        (pd.DataFrame([[1, 2]], columns=["a", "a"]), {}, "different names .* 'a' twice"),
+        (pd.DataFrame([[1, 2]], columns=["a", "a"]), {}, "distinct column names, .* 'a' twice"),
         (pd.DataFrame({"a": []}), {}, "frame: expected rows with .* got 0 rows of a"),
     ],
 )  # fmt: skip
@@ -247,7 +247,7 @@ def test_parquet_files_are_read_as_tables_are(tmp_path, shops):
     native("pandas").to_parquet(path)
     for one, other in zip(data.load_long(path, id_column="shop"), shops, strict=True):
         same(one, other)
-    frame = data.to_frame(shops[0]).set_index("time")
+    frame = data.to_frame(shops[0], time_column="time").set_index("time")
     frame.to_parquet(path)
     series = data.load_series(path, channels=["open", "sales"])
     assert series.name == "shops" and series.channels == ("open", "sales")

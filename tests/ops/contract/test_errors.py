@@ -133,12 +133,14 @@ def test_step(change: dict[str, Any], error: type[Exception], message: str) -> N
         SOFTMAX.step(**arguments)
 
 
-def test_aaren_takes_one_learned_query_or_given_ones() -> None:
+def test_aaren_has_one_learned_query() -> None:
     message = (
-        "expects q as [H, K] (one learned query, shared by batch and time), [L, H, K] or [B, L"
+        "'aaren' expects q as [H, K], one learned query for all tokens, got shape (2, 4, 3, 5)"
     )
     with pytest.raises(ValueError, match=re.escape(message)):
-        AAREN.attend(Q[None], KEYS, VALUES)
+        AAREN.attend(Q, KEYS, VALUES)
+    with pytest.raises(ValueError, match=r"pass external queries .* as latents, or choose"):
+        AAREN.attend(Q[0], KEYS, VALUES)
     with pytest.raises(ValueError, match="agree in heads and key dimension"):
         AAREN.attend(Q[0, 0, :2], KEYS, VALUES)
     with pytest.raises(ValueError, match="pass query"):

@@ -47,7 +47,7 @@ def evaluate_listops(tokens: ArrayLike) -> int:
     """The value of an expression, a digit, from tokens int [T], indices into ``LISTOPS_TOKENS``.
 
     Raises:
-        ValueError: It is no whole expression; the message names the place.
+        ValueError: If ``tokens`` are not one complete expression; the message names the place.
 
     Example:
         >>> evaluate_listops(parse_listops("[MAX 2 9 [MIN 4 7 ] 0 ]"))
@@ -81,7 +81,7 @@ def parse_listops(text: str) -> NDArray[np.int32]:
     """The tokens of an expression as text, int32 [T]; round brackets, which say nothing, go.
 
     Raises:
-        ValueError: There is another token.
+        ValueError: If ``text`` holds another token.
 
     Example:
         >>> parse_listops("( ( [SM 6 ) 5 ) ]").tolist()
@@ -108,8 +108,9 @@ def read_listops(path: str | Path) -> Expressions:
     the columns (the expression first).
 
     Raises:
-        DataFormatError: A line holds something else, or a label that is not the value; names it.
-        FileNotFoundError: There is no such file.
+        DataFormatError: If a line is not a row of the format, or its label is not the value of its
+            expression; the message names the line.
+        FileNotFoundError: If the file does not exist.
     """
     tokens, labels = [], []
     with LineReader(path) as lines:

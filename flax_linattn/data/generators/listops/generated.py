@@ -71,13 +71,13 @@ class SampledListOps(GeneratedListOps):
 
     Attributes:
         min_length: Tokens of an expression, at least.
-        max_length: At most; batches are padded to it.
+        max_length: Maximum length of an expression; batches are padded to it.
         max_depth: Lists in lists, the outermost one among them.
         max_arguments: Values of a list, at least 2.
         list_probability: Probability that a value that may be a list is one.
 
     Raises:
-        OptionError: A number is out of range.
+        OptionError: If a number is out of range.
 
     Example:
         >>> task = SampledListOps(min_length=5, max_length=12)
@@ -180,7 +180,7 @@ class GrownListOps(GeneratedListOps):
             compiled.
 
     Raises:
-        OptionError: A number is out of range, or no expression can have that length.
+        OptionError: If a number is out of range, or no expression can have that length.
 
     Example:
         >>> task = GrownListOps(min_length=9, max_length=9)
@@ -217,7 +217,7 @@ class GrownListOps(GeneratedListOps):
         """Generates expressions of one length; see ``GeneratedListOps.sample``.
 
         Raises:
-            ValueError: No expression has that length, as where lists have few values.
+            ValueError: If no expression has that length, such as where lists have few values.
         """
         randoms = RandomIntegers(rng)
         length = self.min_length + randoms.below(self.max_length - self.min_length + 1)

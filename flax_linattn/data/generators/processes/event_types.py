@@ -20,7 +20,7 @@ def event_type_frequencies(events: EventSequences) -> NDArray[np.float64]:
     An event type that does not occur has a probability above 0. Only forecast events count.
 
     Args:
-        events: With n forecast events.
+        events: Events, of which n are forecast.
 
     Returns:
         Float64 [M], of sum 1.
@@ -58,11 +58,11 @@ class IndependentEventTypes(Process):
     """A process of times, whose events have independent event types.
 
     Args:
-        process: Of the times, with one event type.
+        process: Process of the times, with one event type.
         type_probabilities: Float64 [M], of sum 1.
 
     Raises:
-        ValueError: The process has event types of its own, or the probabilities are none.
+        ValueError: If the process has event types of its own, or the probabilities are invalid.
 
     Example:
         >>> from flax_linattn.data.generators.processes import SinePoisson
@@ -87,11 +87,11 @@ class IndependentEventTypes(Process):
         """Fits a process to the times, and ``event_type_frequencies`` to the event types.
 
         Args:
-            events: With any number of event types.
+            events: Events of any number of event types.
             fit: Fits the process of the times, such as ``HawkesProcess.fit``.
 
         Raises:
-            ValueError: What ``fit`` raises.
+            ValueError: As ``fit`` of the process.
         """
         return cls(fit(_without_types(events)), event_type_frequencies(events))
 

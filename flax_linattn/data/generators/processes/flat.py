@@ -18,11 +18,11 @@ class Flat:
     Attributes:
         owner: The sequence of each, int64 [n].
         before: The time of the event before, or of the begin, float64 [n].
-        times: Float64 [n].
-        gaps: Float64 [n].
-        event_types: Int32 [n].
+        times: Times, float64 [n].
+        gaps: Gaps, float64 [n].
+        event_types: Event types, int32 [n].
         last: The time of the last event of each sequence, float64 [N].
-        ends: Float64 [N].
+        ends: Ends of the observation, float64 [N].
     """
 
     owner: NDArray[np.int64]
@@ -114,7 +114,7 @@ class Steps:
     Attributes:
         bounds: Where each step begins, and the last one ends, int64 [L + 1].
         gaps: Since the event before or the begin, float64 [n]; 0 for a first event without begin.
-        event_types: Int64 [n].
+        event_types: Event types, int64 [n].
         forecast: Whether the event is, and not given, bool [n].
         heads: From each event to the last one that is given, float64 [n]; 0 for those behind it.
         tails: From each event to the end of its sequence, float64 [n].

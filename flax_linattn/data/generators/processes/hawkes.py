@@ -42,8 +42,8 @@ class HawkesProcess(Process):
         decay: 1 / the mean time to an excited event.
 
     Raises:
-        OptionError: A number is negative or not finite, the base is all 0, the decay is 0, or the
-            shapes do not fit.
+        OptionError: If a number is negative or not finite, the base is all 0, the decay is 0, or
+            the shapes do not fit.
 
     Example:
         >>> process = HawkesProcess([0.2, 0.1], [[0.5, 0.0], [0.3, 0.2]], decay=2.0)
@@ -95,16 +95,16 @@ class HawkesProcess(Process):
         with a history of some events, nearly all that excites a piece is still seen.
 
         Args:
-            events: Of at most ``MAX_EVENT_TYPES`` event types.
-            resolution: In units of time; None takes the smallest gap above 0.
+            events: Events of at most ``MAX_EVENT_TYPES`` event types.
+            resolution: Minimum gap in units of time. Default: the smallest gap above 0.
             max_iterations: After which the search ends, converged or not.
 
         Returns:
             The process. Its spectral radius may be 1 or more, and it cannot be drawn from then.
 
         Raises:
-            ValueError: There are more than 100 event types, no event is forecast, all are at one
-                moment, or a number is out of range.
+            ValueError: If there are more than 100 event types, no event is forecast, all are at one
+                time, or a number is out of range.
 
         Example:
             >>> true = HawkesProcess([0.5], [[0.6]], decay=2.0)
@@ -129,7 +129,7 @@ class HawkesProcess(Process):
         """Samples independent sequences; there is no excitation before the begin.
 
         Raises:
-            OptionError: The spectral radius is 1 or more, or as ``Process.sample``.
+            OptionError: If the spectral radius is 1 or more, or as ``Process.sample``.
             ValueError: As ``Process.sample``.
         """
         check_window(begin, end)

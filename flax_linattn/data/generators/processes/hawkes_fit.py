@@ -67,8 +67,8 @@ class Search:
     none can be negative. The decay is moved by its logarithm.
 
     Args:
-        events: To be fitted.
-        bounds: Of the decay.
+        events: Events to fit.
+        bounds: Bounds of the decay.
     """
 
     def __init__(self, events: EventSequences, bounds: tuple[float, float]) -> None:

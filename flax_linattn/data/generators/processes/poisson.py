@@ -28,7 +28,7 @@ class PoissonProcess(Process):
         rates: Events of each event type in a unit of time, float64 [M], none below 0, some above.
 
     Raises:
-        OptionError: A rate is negative or not finite, or all are 0.
+        OptionError: If a rate is negative or not finite, or all are 0.
 
     Example:
         >>> process = PoissonProcess([0.5, 1.5])
@@ -53,7 +53,7 @@ class PoissonProcess(Process):
         them.
 
         Raises:
-            ValueError: No event is forecast, or all are at one moment.
+            ValueError: If no event is forecast, or all are at one time.
         """
         flat = flatten(events)
         some_forecast(flat, events.name)
@@ -122,13 +122,13 @@ class SinePoisson(Process):
 
     Args:
         mean: Events in a unit of time, over whole periods.
-        amplitude: Of the sine, from -1 to 1. At 1 the rate comes down to 0 once in a period.
-        period: In units of time.
-        phase: In radians, at time 0.
+        amplitude: Amplitude of the sine, from -1 to 1. At 1 the rate drops to 0 once in a period.
+        period: Period in units of time.
+        phase: Phase at time 0 in radians.
 
     Raises:
-        OptionError: The mean or the period is not above 0, the amplitude not from -1 to 1, or the
-            phase not finite.
+        OptionError: If the mean or the period is not above 0, the amplitude is not from -1 to 1, or
+            the phase is not finite.
 
     Example:
         >>> process = SinePoisson(mean=1.0, amplitude=0.8, period=20.0)

@@ -58,15 +58,15 @@ class Process(Protocol):
         Poisson process. Choose an end so late that this does not matter.
 
         Args:
-            num_sequences: N.
-            end: Of all observations.
-            seed: Of NumPy's generator.
-            begin: Of all observations.
+            num_sequences: Number N of sequences.
+            end: End of all observations.
+            seed: Random seed.
+            begin: Start of all observations.
 
         Raises:
-            OptionError: There are to be no sequences, the end is not after the begin, or more than
-                20 million events are to be expected.
-            ValueError: Some sequence had no events 1,000 times in a row.
+            OptionError: If the number of sequences is below 1, the end is not after the begin, or
+                more than 20 million events are expected.
+            ValueError: If a sequence had no events 1,000 times in a row.
         """
 
     def log_likelihood(self, events: EventSequences) -> LogLikelihood:
@@ -76,7 +76,7 @@ class Process(Protocol):
         last of them. Where no begin is known, nothing was before the first event.
 
         Raises:
-            ValueError: The events have another number of event types.
+            ValueError: If the events have another number of event types.
         """
 
     def rescaled(self, events: EventSequences) -> tuple[NDArray[np.float64], ...]:
@@ -85,7 +85,7 @@ class Process(Protocol):
         Under the true process these are independent, and exponential with mean 1.
 
         Raises:
-            ValueError: The events have another number of event types.
+            ValueError: If the events have another number of event types.
         """
 
 

@@ -149,15 +149,15 @@ class RenewalProcess(Process):
     point processes" (2020), where it also depends on the history.
 
     Args:
-        weights: Of the components, float64 [K], of sum 1.
-        means: Of the logarithms of the gaps, float64 [K].
-        deviations: Of the logarithms, float64 [K], above 0.
+        weights: Weights of the components, float64 [K], which sum to 1.
+        means: Means of the logarithms of the gaps, float64 [K].
+        deviations: Standard deviations of the logarithms of the gaps, float64 [K], above 0.
         type_probabilities: Float64 [M], of sum 1.
         resolution: A gap before an event that is below it counts as it, when scored; in units of
             time. None refuses gaps of 0, where the density is not defined.
 
     Raises:
-        ValueError: Something does not fit, or is out of range.
+        ValueError: If shapes do not match, or a value is out of range.
 
     Example:
         >>> process = RenewalProcess([0.3, 0.7], [-1.0, 1.0], [0.5, 0.2], [0.9, 0.1])
@@ -211,14 +211,14 @@ class RenewalProcess(Process):
         exactly have no infinite density. The event types have their ``event_type_frequencies``.
 
         Args:
-            events: With n forecast events.
-            num_components: K.
-            seed: Of the starts.
+            events: Events, of which n are forecast.
+            num_components: Number K of components.
+            seed: Random seed of the initial values.
             resolution: A gap below it counts as it, here and when the process scores; in units of
                 time. None takes the smallest gap above 0.
 
         Raises:
-            ValueError: No event is forecast, all gaps are 0, or a number is out of range.
+            ValueError: If no event is forecast, all gaps are 0, or a number is out of range.
 
         Example:
             >>> true = RenewalProcess([1.0], [0.5], [0.3])
@@ -274,8 +274,8 @@ class RenewalProcess(Process):
         """Exact log likelihood of each sequence, in float64, as every ``Process`` has.
 
         Raises:
-            ValueError: The events have another number of event types, or a gap is 0 and there is no
-                resolution.
+            ValueError: If the events have another number of event types, or a gap is 0 and there is
+                no resolution.
         """
         flat = flatten(events, self.num_event_types)
         gaps = self._floored(flat.gaps, events.name)

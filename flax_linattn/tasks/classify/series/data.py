@@ -12,7 +12,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from flax_linattn import data
-from flax_linattn.checks import OptionError, check_integers, check_same_length, itemize
+from flax_linattn.checks import (
+    OptionError,
+    check_integers,
+    check_same_length,
+    format_count,
+    itemize,
+)
 from flax_linattn.data.series.outliers import find_outliers, find_still
 from flax_linattn.tasks.classify.series.options import ClassifyConfig, ClassifyData
 from flax_linattn.tasks.classify.sources import FileSource, LabelSpec, about_classes
@@ -119,8 +125,9 @@ class SeriesSource(FileSource[ClassifyConfig, ClassifySpec, data.TimeSeriesDatas
         train, test = self.files
         lengths = np.concatenate([train.lengths, test.lengths])
         return (
-            f"{train.name}: {train.num_examples} sequences to train and {test.num_examples} to "
-            f"test, {train.num_channels} channels, {lengths.min()} to {lengths.max()} steps\n"
+            f"{train.name}: {format_count(train.num_examples, 'sequence')} to train and "
+            f"{test.num_examples:,} to test, {format_count(train.num_channels, 'channel')}, "
+            f"{lengths.min()} to {format_count(lengths.max(), 'step')}\n"
             f"{about_classes(train.classes)}"
         )
 
@@ -217,7 +224,8 @@ def find_notes(train: data.TimeSeriesDataset, test: data.TimeSeriesDataset) -> l
     for what, part in (("to train", train), ("to test", test)):
         values, channels = np.concatenate(part.series), part.channels
         still = [
-            f"{channels[run.channel]} {run.value:g} except {len(run.rows)} steps, the first "
+            f"{channels[run.channel]} {run.value:g} except "
+            f"{format_count(len(run.rows), 'step')}, the first "
             f"{_place(part, int(run.rows[0]), run.channel)}"
             for run in find_still(values)
         ]

@@ -1,4 +1,4 @@
-"""Given queries where others learn one: each reads all tokens, as latents do."""
+"""Latents: external queries instead of the learned one, each of which attends to all tokens."""
 
 from functools import cache, partial
 from typing import Any
@@ -29,7 +29,7 @@ def make_inputs(mechanism: ops.Mechanism, seed: int = 0) -> dict[str, Any]:
     rng = np.random.default_rng(seed)
     gates = {each.name: -rng.random((B, T, H)) for each in mechanism.token_arguments}
     return {
-        "q": rng.normal(size=(B, L, H, K)),
+        "latents": rng.normal(size=(B, L, H, K)),
         "k": rng.normal(size=(B, T, H, K)),
         "v": rng.normal(size=(B, T, H, V)),
         **gates,
@@ -51,17 +51,17 @@ def exact(function: Any, *arguments: Any, **keywords: Any) -> Any:
 
 @cache
 def attend(mechanism: ops.Mechanism, **how: Any) -> Any:
-    return jax.jit(partial(mechanism.attend, return_state=True, **how))
+    return jax.jit(partial(mechanism.attend, None, return_state=True, **how))
 
 
 @cache
 def stepped(mechanism: ops.Mechanism) -> Any:
-    """(q, tokens [B, T, ...], mask, state) -> outputs [B, T, L, H, V], the last state."""
+    """(latents, tokens [B, T, ...], mask, state) -> outputs [B, T, L, H, V], the last state."""
 
-    def run(q: Any, tokens: Any, mask: Any, state: Any) -> Any:
+    def run(latents: Any, tokens: Any, mask: Any, state: Any) -> Any:
         def one(state: Any, now: Any) -> Any:
             token, mask = now
-            y, state = mechanism.step(q, state=state, mask=mask, **token)
+            y, state = mechanism.step(None, state=state, mask=mask, latents=latents, **token)
             return state, y
 
         over_time = jax.tree.map(lambda x: jnp.moveaxis(x, 1, 0), (tokens, mask))
@@ -71,13 +71,13 @@ def stepped(mechanism: ops.Mechanism) -> Any:
     return jax.jit(run)
 
 
-def steps(mechanism: ops.Mechanism, q: Any, tokens: Any, mask: Any = None) -> Any:
+def steps(mechanism: ops.Mechanism, latents: Any, tokens: Any, mask: Any = None) -> Any:
     length = tokens["k"].shape[1]
     mask = np.ones((B, length), bool) if mask is None else mask
 
     def run() -> Any:
-        state = mechanism.init_state(B, H, K, V, dtype=jnp.float64, num_queries=L)
-        return stepped(mechanism)(q, tokens, mask, state)
+        state = mechanism.init_state(B, H, K, V, dtype=jnp.float64, num_latents=L)
+        return stepped(mechanism)(latents, tokens, mask, state)
 
     return exact(run)
 
@@ -94,11 +94,11 @@ def test_forms_are_the_reference_and_the_loop_of_steps(
 ) -> None:
     inputs, mask = make_inputs(mechanism), make_mask()
     y, state = exact(attend(mechanism, is_causal=is_causal, form=form), **inputs, mask=mask)
-    want = exact(mechanism.reference, **inputs, is_causal=is_causal, mask=mask)
+    want = exact(mechanism.reference, None, **inputs, is_causal=is_causal, mask=mask)
     assert y.shape == ((B, T, L, H, V) if is_causal else (B, L, H, V))
     assert_close(y, want)
-    q = inputs.pop("q")
-    each, last = steps(mechanism, q, inputs, mask)
+    latents = inputs.pop("latents")
+    each, last = steps(mechanism, latents, inputs, mask)
     assert_close(state, last)
     assert_close(y, np.where(mask[..., None, None, None], each, 0) if is_causal else each[:, -1])
 
@@ -108,12 +108,13 @@ def test_forms_are_the_reference_and_the_loop_of_steps(
 def test_each_is_what_the_learned_one_would_be(mechanism: ops.Mechanism, is_causal: bool) -> None:
     """Of one row and one query, the call that has always been; shared queries are of all rows."""
     inputs = make_inputs(mechanism)
-    q = inputs.pop("q")
+    latents = inputs.pop("latents")
     run = attend(mechanism, is_causal=is_causal)
-    y, state = exact(run, q[0], **inputs)
-    assert_close((y, state), exact(run, np.stack([q[0]] * B), **inputs))
+    y, state = exact(run, **inputs, latents=latents[0])
+    assert_close((y, state), exact(run, **inputs, latents=np.stack([latents[0]] * B)))
+    learned = jax.jit(partial(mechanism.attend, is_causal=is_causal, return_state=True))
     for each in range(L):
-        alone, alone_state = exact(run, q[0, each], **inputs)
+        alone, alone_state = exact(learned, latents[0, each], **inputs)
         assert_close(
             y[:, :, each] if is_causal else y[:, each], alone if is_causal else alone[:, 0]
         )
@@ -126,14 +127,14 @@ def test_shared_queries_some_of_which_are_wanted(mechanism: ops.Mechanism, is_ca
     """Without a mask of tokens; the weights of each query, too."""
     inputs = make_inputs(mechanism)
     v = inputs["v"]
-    shared = {**inputs, "q": inputs["q"][0]}
+    shared = {**inputs, "latents": inputs["latents"][0]}
     wanted = make_mask() if is_causal else np.array([[True, False, True], [True, True, False]])
     how = {"is_causal": is_causal, "query_mask": wanted}
     y, _ = exact(attend(mechanism, is_causal=is_causal), **shared, query_mask=wanted)
-    assert_close(y, exact(jax.jit(partial(mechanism.reference, **how)), **shared))
+    assert_close(y, exact(jax.jit(partial(mechanism.reference, None, **how)), **shared))
     assert np.all((y == 0).all(axis=tuple(range(2, y.ndim))) == ~wanted)
     del shared["v"]
-    w = exact(jax.jit(partial(ops.weights, mechanism, **how)), **shared)
+    w = exact(jax.jit(partial(ops.weights, mechanism, None, **how)), **shared)
     assert w.shape == ((B, H, T, L, T) if is_causal else (B, H, L, T))
     assert_close(np.einsum("bh...s,bshv->b...hv", w, v), y)
 
@@ -143,15 +144,20 @@ def test_values_and_gradients_are_those_of_softmax_cross_attention(dtype: str) -
     inputs, mask = make_inputs(AAREN), make_mask()
     softmax = ops.get_mechanism("softmax")
 
-    def outputs_and_gradients(mechanism: ops.Mechanism) -> Any:
+    def outputs_and_gradients(attend: Any) -> Any:
         with jax.enable_x64(True):
             own = {name: jnp.asarray(x, dtype) for name, x in inputs.items()}
-            y, pull = jax.vjp(lambda own: mechanism.attend(**own, mask=mask), own)
+            y, pull = jax.vjp(lambda own: attend(**own, mask=mask), own)
             found = y, *pull(jnp.cos(jnp.arange(y.size)).reshape(y.shape).astype(dtype))
             return jax.tree.map(lambda x: np.asarray(x, np.float64), found)
 
     tolerance = {"float64": 1e-13, "float32": 3e-6, "bfloat16": 0.02}[dtype]
-    assert_close(*map(outputs_and_gradients, (AAREN, softmax)), tolerance)
+
+    def cross(latents: Any, **tokens: Any) -> Any:
+        return softmax.attend(latents, **tokens)
+
+    attends = partial(AAREN.attend, None), cross
+    assert_close(*map(outputs_and_gradients, attends), tolerance)
 
 
 @AAREN_AND_SLOW
@@ -164,18 +170,18 @@ def test_gradients_are_those_of_the_reference(
     inputs, mask, cut = make_inputs(mechanism), make_mask(), 5
 
     def whole(inputs: Any) -> Any:
-        return jnp.sum(jnp.sin(mechanism.reference(**inputs, is_causal=is_causal, mask=mask)))
+        return jnp.sum(jnp.sin(mechanism.reference(None, **inputs, is_causal=is_causal, mask=mask)))
 
     def parts(inputs: Any) -> Any:
-        q = inputs["q"]
+        latents = inputs["latents"]
         first, second = (
-            {name: x[:, part] for name, x in inputs.items() if name != "q"}
+            {name: x[:, part] for name, x in inputs.items() if name != "latents"}
             | {"mask": mask[:, part]}
             for part in (slice(cut), slice(cut, None))
         )
-        how = {"is_causal": is_causal, "form": form, "return_state": True}
-        before, state = mechanism.attend(q, **first, **how)
-        y, _ = mechanism.attend(q, **second, initial_state=state, **how)
+        how = {"latents": latents, "is_causal": is_causal, "form": form, "return_state": True}
+        before, state = mechanism.attend(None, **first, **how)
+        y, _ = mechanism.attend(None, **second, initial_state=state, **how)
         y = jnp.concatenate([before, y], axis=1) if is_causal else y
         return jnp.sum(jnp.sin(y))
 
@@ -187,15 +193,15 @@ def test_gradients_are_those_of_the_reference(
 @given(cut=st.integers(0, T), seed=st.integers(0, 99))
 def test_split_anywhere_and_merge(mechanism: ops.Mechanism, cut: int, seed: int) -> None:
     inputs = make_inputs(mechanism, seed)
-    q = inputs.pop("q")
-    y, state = exact(attend(mechanism), q, **inputs)
+    run = partial(attend(mechanism), latents=inputs.pop("latents"))
+    y, state = exact(run, **inputs)
     first, second = (
         {n: x[:, part] for n, x in inputs.items()} for part in (slice(cut), slice(cut, T))
     )
-    _, before = exact(attend(mechanism), q, **first)
-    rest, after = exact(attend(mechanism), q, **second, initial_state=before)
+    _, before = exact(run, **first)
+    rest, after = exact(run, **second, initial_state=before)
     assert_close((rest, after), (y, state))
-    alone = exact(attend(mechanism), q, **second)[1]
+    alone = exact(run, **second)[1]
     assert_close(exact(mechanism.merge, before, alone), state)
 
 
@@ -205,9 +211,10 @@ def test_packed_prefixes_are_those_of_separate_sequences(mechanism: ops.Mechanis
     ids = np.where(np.arange(T) < cut, 4, 9) * np.ones((B, 1), int)
     run = attend(mechanism, is_causal=True)
     y, state = exact(run, **inputs, segment_ids=ids)
-    q = inputs.pop("q")
+    latents = inputs.pop("latents")
     for part in (slice(cut), slice(cut, T)):
-        want, last = exact(run, q, **{name: x[:, part] for name, x in inputs.items()})
+        tokens = {name: x[:, part] for name, x in inputs.items()}
+        want, last = exact(run, **tokens, latents=latents)
         assert_close(y[:, part], want)
     assert_close(state.state, last)
 
@@ -220,15 +227,17 @@ def test_padding_is_harmless(mechanism: ops.Mechanism, is_causal: bool) -> None:
     wanted = None if is_causal else np.array([[True, True, False]] * B)
 
     def run(inputs: Any) -> Any:
-        y = mechanism.attend(**inputs, is_causal=is_causal, mask=mask, query_mask=wanted)
+        y = mechanism.attend(None, **inputs, is_causal=is_causal, mask=mask, query_mask=wanted)
         return jnp.sum(jnp.sin(y)), y
 
     poisoned = {
-        name: x if name == "q" else np.where(mask.reshape(B, T, *(1,) * (x.ndim - 2)), x, np.nan)
+        name: x
+        if name == "latents"
+        else np.where(mask.reshape(B, T, *(1,) * (x.ndim - 2)), x, np.nan)
         for name, x in inputs.items()
     }
     if wanted is not None:
-        poisoned["q"] = np.where(wanted[..., None, None], inputs["q"], np.nan)
+        poisoned["latents"] = np.where(wanted[..., None, None], inputs["latents"], np.nan)
     found = jax.jit(jax.value_and_grad(run, has_aux=True))
     (_, y), gradients = exact(found, poisoned)
     (_, want), want_gradients = exact(found, inputs)
@@ -241,7 +250,7 @@ def test_padding_is_harmless(mechanism: ops.Mechanism, is_causal: bool) -> None:
 def test_the_past_does_not_know_the_future(mechanism: ops.Mechanism) -> None:
     inputs, cut = make_inputs(mechanism), 6
     other = {
-        n: x if n == "q" else np.concatenate([x[:, :cut], -(x[:, cut:] ** 2)], 1)
+        n: x if n == "latents" else np.concatenate([x[:, :cut], -(x[:, cut:] ** 2)], 1)
         for n, x in inputs.items()
     }
     y, changed = (exact(attend(mechanism, is_causal=True), **each)[0] for each in (inputs, other))
@@ -257,7 +266,9 @@ def test_sequences_split_over_devices(mechanism: ops.Mechanism, is_causal: bool)
     inputs, mask = make_inputs(mechanism), make_mask()
 
     def run(mechanism: ops.Mechanism, inputs: Any) -> Any:
-        y, state = mechanism.attend(**inputs, is_causal=is_causal, mask=mask, return_state=True)
+        y, state = mechanism.attend(
+            None, **inputs, is_causal=is_causal, mask=mask, return_state=True
+        )
         return jnp.sum(jnp.sin(y)) + jnp.sum(jnp.cos(state.w)), (y, state)
 
     def found(mechanism: ops.Mechanism) -> Any:
@@ -269,17 +280,17 @@ def test_sequences_split_over_devices(mechanism: ops.Mechanism, is_causal: bool)
 def test_how_results_are_split_on_a_mesh_of_explicit_axes() -> None:
     mesh = jax.make_mesh((2, 2), ("data", "model"))
     inputs = make_inputs(AAREN)
-    q, k, v = (
+    latents, k, v = (
         jax.device_put(
             jnp.asarray(inputs[name], jnp.float32),
             NamedSharding(mesh, PartitionSpec("data", None, "model")),
         )
-        for name in "qkv"
+        for name in ("latents", "k", "v")
     )
     with jax.set_mesh(mesh):
-        y, state = AAREN.attend(q, k, v, return_state=True)
-        each = AAREN.attend(q, k, v, is_causal=True)
-        y_step, after = AAREN.step(q, k[:, 0], v[:, 0], state)
+        y, state = AAREN.attend(None, k, v, latents=latents, return_state=True)
+        each = AAREN.attend(None, k, v, latents=latents, is_causal=True)
+        y_step, after = AAREN.step(None, k[:, 0], v[:, 0], state, latents=latents)
     specs = [tuple(jax.typeof(x).sharding.spec) for x in (y, each, y_step, after.w)]
     rows = ("data", None, "model", None)
     assert specs == [rows, ("data", None, None, "model", None), rows, rows]
@@ -287,56 +298,69 @@ def test_how_results_are_split_on_a_mesh_of_explicit_axes() -> None:
 
 def test_latents_read_a_long_stream_in_constant_memory() -> None:
     """16 latents after 100,000 tokens: as many bytes as before, and softmax's numbers."""
-    tokens, latents, heads, size = 100_000, 16, 1, 4
-    q, k, v = (
+    tokens, number, heads, size = 100_000, 16, 1, 4
+    latents, k, v = (
         jax.random.normal(key, shape)
         for key, shape in zip(
             jax.random.split(jax.random.key(0), 3),
-            [(latents, heads, size), (1, tokens, heads, size), (1, tokens, heads, size)],
+            [(number, heads, size), (1, tokens, heads, size), (1, tokens, heads, size)],
             strict=True,
         )
     )
-    empty = AAREN.init_state(1, heads, size, size, num_queries=latents)
-    y, state = AAREN.attend(q, k, v, initial_state=empty, return_state=True)
+    empty = AAREN.init_state(1, heads, size, size, num_latents=number)
+    y, state = AAREN.attend(None, k, v, latents=latents, initial_state=empty, return_state=True)
     assert [x.shape for x in jax.tree.leaves(state)] == [x.shape for x in jax.tree.leaves(empty)]
-    assert sum(x.nbytes for x in jax.tree.leaves(state)) == 4 * latents * heads * (2 + size)
-    want = ops.get_mechanism("softmax").attend(q[None], k, v)
+    assert sum(x.nbytes for x in jax.tree.leaves(state)) == 4 * number * heads * (2 + size)
+    want = ops.get_mechanism("softmax").attend(latents[None], k, v)
     np.testing.assert_allclose(y, want, atol=1e-6)
 
 
 REFUSED: list[tuple[Any, str]] = [
-    (lambda q, k, v: AAREN.attend(q[:, :0], k, v), "at least one query in q"),
+    (lambda z, k, v: AAREN.attend(None, k, v, latents=z[:, :0]), "at least one latent"),
     (
-        lambda q, k, v: AAREN.attend(q[:1], k, v),
-        "the same batch size, got 1 and 2; queries .L, H, K.",
+        lambda z, k, v: AAREN.attend(None, k, v, latents=z[:1]),
+        "the same batch size, got 1 and 2; latents .L, H, K. serve every row",
     ),
-    (lambda q, k, v: AAREN.attend(q[None], k, v), r"expects q as \[H, K\].*\[B, L, H, K\]"),
-    (lambda q, k, v: AAREN.attend(q[..., :2], k, v), "agree in heads and key dimension"),
+    (lambda z, k, v: AAREN.attend(None, k, v, latents=z[0, 0]), r"expected latents as \[L, H, K\]"),
+    (lambda z, k, v: AAREN.attend(z, k, v), "one learned query for all tokens.*as latents"),
+    (lambda z, k, v: AAREN.attend(z[0, 0], k, v, latents=z), "expected q=None beside latents"),
     (
-        lambda q, k, v: AAREN.attend(q, k, v, segment_ids=jnp.zeros((B, T), int)),
+        lambda z, k, v: AAREN.step(k[:, 0], k[:, 0], v[:, 0], AAREN.init_state(B, H, K, V)),
+        "one learned query for all tokens, got shape",
+    ),
+    (
+        lambda z, k, v: ops.get_mechanism("softmax").attend(None, k, v, latents=z),
+        "'softmax' does not support latents; pass queries as q",
+    ),
+    (
+        lambda z, k, v: AAREN.attend(None, k, v, latents=z[..., :2]),
+        "agree in heads and key dimension",
+    ),
+    (
+        lambda z, k, v: AAREN.attend(None, k, v, latents=z, segment_ids=jnp.zeros((B, T), int)),
         "packed segments would be mixed; put each sequence into its own row",
     ),
     (
-        lambda q, k, v: AAREN.attend(q, k, v, query_mask=jnp.ones((B, T), bool)),
+        lambda z, k, v: AAREN.attend(None, k, v, latents=z, query_mask=jnp.ones((B, T), bool)),
         r"query_mask must have shape \(2, 3\)",
     ),
     (
-        lambda q, k, v: AAREN.step(q, k[:, 0], v[:, 0], AAREN.init_state(B, H, K, V)),
+        lambda z, k, v: AAREN.step(None, k[:, 0], v[:, 0], AAREN.init_state(B, H, K, V), latents=z),
         r".m of the state must have shape \(2, 3, 2\)",
     ),
     (
-        lambda q, k, v: AAREN.attend(
-            q, k, v, initial_state=AAREN.init_state(B, H, K, V, num_queries=4)
+        lambda z, k, v: AAREN.attend(
+            None, k, v, latents=z, initial_state=AAREN.init_state(B, H, K, V, num_latents=4)
         ),
         r".m of the state must have shape \(2, 3, 2\)",
     ),
-    (lambda q, k, v: AAREN.init_state(B, H, K, V, num_queries=0), "num_queries must be at least 1"),
+    (lambda z, k, v: AAREN.init_state(B, H, K, V, num_latents=0), "num_latents must be at least 1"),
     (
-        lambda q, k, v: ops.get_mechanism("linear").init_state(B, H, K, V, num_queries=3),
-        "omit num_queries",
+        lambda z, k, v: ops.get_mechanism("linear").init_state(B, H, K, V, num_latents=3),
+        "omit num_latents",
     ),
     (
-        lambda q, k, v: ops.get_mechanism("bidirectional_aaren").attend(q, k, v),
+        lambda z, k, v: ops.get_mechanism("bidirectional_aaren").attend(z, k, v),
         r"expects q as \[H, K\]",
     ),
 ]
@@ -345,6 +369,6 @@ REFUSED: list[tuple[Any, str]] = [
 @pytest.mark.parametrize(("call", "message"), REFUSED)
 def test_refused(call: Any, message: str) -> None:
     inputs = make_inputs(AAREN)
-    q, k, v = (jnp.asarray(inputs[name], jnp.float32) for name in "qkv")
+    arrays = [jnp.asarray(inputs[name], jnp.float32) for name in ("latents", "k", "v")]
     with pytest.raises(ValueError, match=message):
-        call(q, k, v)
+        call(*arrays)
