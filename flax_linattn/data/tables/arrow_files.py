@@ -35,6 +35,9 @@ _INTEGERS = (4, _I32, _I64)
 _BOOLEANS = (1, 2)
 _WIDTHS = {1: 1, 2: 1, 3: 1, 7: 8}
 """Bytes of values of Thrift: booleans within a list, bytes and doubles."""
+_DELTA_LENGTHS, _DELTA_TEXTS = 6, 7
+"""Encodings of texts that PyArrow does not read as references."""
+_PIECE_ROWS = 256
 _PAGE_PADDING = 100
 """Bytes that PyArrow may read after a column, as old writers declared it too short."""
 
@@ -49,7 +52,7 @@ def read_parquet(path: Path) -> pa.Table:
     with parquet.ParquetFile(path) as file:
         metadata, schema = file.metadata, file.schema_arrow
     leaves = [metadata.schema.column(i) for i in range(metadata.num_columns)]
-    unpacked = 0
+    unpacked, encodings = 0, {leaf.path: set[int]() for leaf in leaves}
     with open(path, "rb") as content:
         # PyArrow ends the process where the metadata of a column are damaged: not read by it.
         content.seek(-8 - metadata.serialized_size, 2)
@@ -57,10 +60,13 @@ def read_parquet(path: Path) -> pa.Table:
             for leaf, column in zip(leaves, group[1, _LIST], strict=True):
                 value_bytes = _NESTED_VALUE_BYTES if leaf.path != leaf.name else _VALUE_BYTES
                 value_bytes = max(leaf.length or 0, value_bytes)
+                encodings[leaf.path].update(column[3, _STRUCT][2, _LIST])
                 for count, size in _page_sizes(content, column[3, _STRUCT]):
                     unpacked += max(count * value_bytes, size)
                 check_unpacked_bytes(path, unpacked, stored, _ADVICE)
     texts = [leaf.path for leaf in leaves if leaf.physical_type == "BYTE_ARRAY"]
+    _check_repeated_prefixes(path, [name for name in texts if _DELTA_TEXTS in encodings[name]])
+    texts = [name for name in texts if not encodings[name] & {_DELTA_LENGTHS, _DELTA_TEXTS}]
     table = parquet.read_table(path, partitioning=None, read_dictionary=texts)
     table.validate(full=True)
     columns = {
@@ -75,6 +81,21 @@ def read_parquet(path: Path) -> pa.Table:
         target = _PLAIN_TYPES.get(field.type, field.type)
         table = table.set_column(index, field.with_type(target), table.column(index).cast(target))
     return table
+
+
+def _check_repeated_prefixes(path: Path, names: list[str]) -> None:
+    """Checks the size of columns that store each text as a difference to the one before.
+
+    PyArrow cannot read them as references, and no page tells their size. So they are unpacked in
+    pieces, at most ``_PIECE_ROWS`` times the longest text of a page.
+    """
+    if not names:
+        return
+    unpacked, stored = 0, path.stat().st_size
+    with parquet.ParquetFile(path) as file:
+        for piece in file.iter_batches(_PIECE_ROWS, columns=names):
+            unpacked += piece.nbytes
+            check_unpacked_bytes(path, unpacked, stored, _ADVICE)
 
 
 def _text_bytes(values: pa.Array) -> int:
