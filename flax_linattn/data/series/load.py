@@ -64,8 +64,9 @@ def load_series(
 ) -> TimeSeries:
     r"""Loads one long series from a table or a ``.tsf`` file, one row a time.
 
-    Tables are text, plain, ``.gz`` or ``.xz``, Parquet (``.parquet``), Feather (``.feather``,
-    ``.arrow``), or the first sheet of an Excel file (``.xlsx``, with the extra ``excel``).
+    Tables are text, plain, ``.gz`` or ``.xz``, Parquet (``.parquet``), Feather version 2
+    (``.feather``, ``.arrow``), or the first sheet of an Excel file (``.xlsx``, with the extra
+    ``excel``).
 
     The first column holds the times if it is no number, or named date, time, timestamp or ds;
     another one of such a name if it does not. They are ISO 8601 (``2016-07-01 00:00:00``),

@@ -5,11 +5,12 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import pyarrow as pa
-from pyarrow import compute, feather, parquet
+from pyarrow import compute, parquet
 
+from flax_linattn.data.errors import DataFormatError
 from flax_linattn.data.files.unpacking import check_unpacked_bytes
 
 _VALUE_BYTES = 8
@@ -28,6 +29,18 @@ _PAIR = struct.Struct("<qq")
 _DICTIONARY = 2
 """The type of a message that holds the values of a dictionary."""
 
+_I32, _I64, _BINARY, _LIST, _SET, _STRUCT = 5, 6, 8, 9, 10, 12
+"""Types of Thrift."""
+_INTEGERS = (4, _I32, _I64)
+_BOOLEANS = (1, 2)
+_WIDTHS = {1: 1, 2: 1, 3: 1, 7: 8}
+"""Bytes of values of Thrift: booleans within a list, bytes and doubles."""
+_DELTA_LENGTHS, _DELTA_TEXTS = 6, 7
+"""Encodings of texts that PyArrow does not read as references."""
+_PIECE_ROWS = 256
+_PAGE_PADDING = 100
+"""Bytes that PyArrow may read after a column, as old writers declared it too short."""
+
 
 def read_parquet(path: Path) -> pa.Table:
     """Reads a Parquet file if its values fit the limit for its size.
@@ -39,16 +52,23 @@ def read_parquet(path: Path) -> pa.Table:
     with parquet.ParquetFile(path) as file:
         metadata, schema = file.metadata, file.schema_arrow
     leaves = [metadata.schema.column(i) for i in range(metadata.num_columns)]
-    unpacked = 0
-    for group in range(metadata.num_row_groups):
-        for index, leaf in enumerate(leaves):
-            column = metadata.row_group(group).column(index)
-            value_bytes = _NESTED_VALUE_BYTES if leaf.path != leaf.name else _VALUE_BYTES
-            size = column.num_values * max(leaf.length or 0, value_bytes)
-            unpacked += max(size, column.total_uncompressed_size)
-    check_unpacked_bytes(path, unpacked, stored, _ADVICE)
+    unpacked, encodings = 0, {leaf.path: set[int]() for leaf in leaves}
+    with open(path, "rb") as content:
+        # PyArrow ends the process where the metadata of a column are damaged: not read by it.
+        content.seek(-8 - metadata.serialized_size, 2)
+        for group in _thrift_struct(content)[4, _LIST]:
+            for leaf, column in zip(leaves, group[1, _LIST], strict=True):
+                value_bytes = _NESTED_VALUE_BYTES if leaf.path != leaf.name else _VALUE_BYTES
+                value_bytes = max(leaf.length or 0, value_bytes)
+                encodings[leaf.path].update(column[3, _STRUCT][2, _LIST])
+                for count, size in _page_sizes(content, column[3, _STRUCT]):
+                    unpacked += max(count * value_bytes, size)
+                check_unpacked_bytes(path, unpacked, stored, _ADVICE)
     texts = [leaf.path for leaf in leaves if leaf.physical_type == "BYTE_ARRAY"]
+    _check_repeated_prefixes(path, [name for name in texts if _DELTA_TEXTS in encodings[name]])
+    texts = [name for name in texts if not encodings[name] & {_DELTA_LENGTHS, _DELTA_TEXTS}]
     table = parquet.read_table(path, partitioning=None, read_dictionary=texts)
+    table.validate(full=True)
     columns = {
         index: field
         for index, field in enumerate(schema)
@@ -63,6 +83,21 @@ def read_parquet(path: Path) -> pa.Table:
     return table
 
 
+def _check_repeated_prefixes(path: Path, names: list[str]) -> None:
+    """Checks the size of columns that store each text as a difference to the one before.
+
+    PyArrow cannot read them as references, and no page tells their size. So they are unpacked in
+    pieces, at most ``_PIECE_ROWS`` times the longest text of a page.
+    """
+    if not names:
+        return
+    unpacked, stored = 0, path.stat().st_size
+    with parquet.ParquetFile(path) as file:
+        for piece in file.iter_batches(_PIECE_ROWS, columns=names):
+            unpacked += piece.nbytes
+            check_unpacked_bytes(path, unpacked, stored, _ADVICE)
+
+
 def _text_bytes(values: pa.Array) -> int:
     """Bytes of the texts to which an array refers, once for each reference."""
     if pa.types.is_dictionary(values.type):
@@ -73,12 +108,84 @@ def _text_bytes(values: pa.Array) -> int:
     return _text_bytes(values.flatten()) if pa.types.is_nested(values.type) else 0
 
 
+def _page_sizes(file: BinaryIO, column: dict[tuple[int, int], Any]) -> Iterator[tuple[int, int]]:
+    """Values and unpacked bytes of each page of a column, as PyArrow reads the pages."""
+    starts = column[9, _I64], column.get((11, _I64), 0)  # data and dictionary
+    start = min(place for place in starts if place > 0)
+    end = start + column[7, _I64] + _PAGE_PADDING
+    missing = column[5, _I64]
+    while missing > 0 and start < end:
+        file.seek(start)
+        page = _thrift_struct(file)
+        sizes = page[2, _I32], page[3, _I32]
+        data = page.get((5, _STRUCT)) or page.get((8, _STRUCT))
+        header = data or page.get((7, _STRUCT)) or {(1, _I32): 0}
+        if min(*sizes, header[1, _I32]) < 0:
+            raise ValueError("negative size of a page")
+        yield header[1, _I32], sizes[0]
+        missing -= header[1, _I32] if data else 0
+        start = file.tell() + sizes[1]
+
+
+def _thrift_struct(file: BinaryIO) -> dict[tuple[int, int], Any]:
+    """The fields of a struct in Thrift's compact protocol, by number and type.
+
+    Parquet's own are in its ``parquet.thrift``. A reader ignores a field of another type.
+    """
+    fields = {}
+    number = 0
+    while head := file.read(1)[0]:
+        kind = head & 15
+        number = number + (head >> 4) if head >> 4 else _thrift_value(file, _I32)
+        fields[number, kind] = None if kind in _BOOLEANS else _thrift_value(file, kind)
+    return fields
+
+
+def _thrift_value(file: BinaryIO, kind: int) -> Any:
+    """A value in Thrift's compact protocol; None for one that no size depends on."""
+    if kind == _STRUCT:
+        return _thrift_struct(file)
+    if kind in (_LIST, _SET):
+        head = file.read(1)[0]
+        count = head >> 4 if head >> 4 < 15 else _varint(file)
+        return [_thrift_value(file, head & 15) for _ in range(count)]
+    if kind == _BINARY:
+        file.seek(_varint(file), 1)
+    elif kind in _INTEGERS:
+        value = _varint(file)
+        return value >> 1 ^ -(value & 1)
+    elif kind in _WIDTHS:
+        file.read(_WIDTHS[kind])
+    else:
+        raise ValueError(f"unknown type {kind} of Thrift")
+    return None
+
+
+def _varint(file: BinaryIO) -> int:
+    value = shift = 0
+    while (byte := file.read(1)[0]) > 127:
+        value |= (byte & 127) << shift
+        shift += 7
+    return value | byte << shift
+
+
 def read_arrow(path: Path) -> pa.Table:
-    """Reads an Arrow file if its buffers fit the limit for its size."""
+    """Reads an Arrow file if its buffers fit the limit for its size.
+
+    Feather's first version is refused: PyArrow does not check where its values stand, and reads
+    other memory.
+    """
     with open(path, "rb") as file:
-        if file.read(len(_MAGIC)) == _MAGIC:  # else in the first version, without compression
-            check_unpacked_bytes(path, sum(_message_sizes(file)), path.stat().st_size, _ADVICE)
-    return feather.read_table(path)
+        if file.read(len(_MAGIC)) != _MAGIC:
+            raise DataFormatError(
+                f"{path}: expected an Arrow file (Feather version 2), got none, or Feather "
+                "version 1; save it again with pandas.DataFrame.to_feather"
+            )
+        check_unpacked_bytes(path, sum(_message_sizes(file)), path.stat().st_size, _ADVICE)
+    with pa.ipc.open_file(str(path)) as reader:
+        table = reader.read_all()
+    table.validate(full=True)
+    return table
 
 
 def _message_sizes(file: BinaryIO) -> Iterator[int]:

@@ -101,6 +101,22 @@ def arrow_table(folder, name, values, repeats, kind=None):
     return folder / name
 
 
+def zigzag(value, length):
+    """An integer as Thrift writes it, in more bytes than it takes."""
+    return bytes((2 * value >> 7 * i) & 127 | (i < length - 1) << 7 for i in range(length))
+
+
+def false_count(folder):
+    """A Parquet file whose metadata, but not its pages, say that its row groups have one row."""
+    path = arrow_table(folder, "a.parquet", [1.0], SIZE // 8)
+    content = path.read_bytes()
+    count = zigzag(2**20, 4)
+    footer = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
+    assert content.count(count, footer) >= 3
+    path.write_bytes(content[:footer] + content[footer:].replace(count, zigzag(1, 4)))
+    return path
+
+
 def images(folder, size):
     """Images that are far larger than their files."""
     pillow = pytest.importorskip("PIL.Image")
@@ -112,6 +128,7 @@ def images(folder, size):
 
 FILES = {
     "parquet": (lambda folder: arrow_table(folder, "a.parquet", 1.0, SIZE // 8), load_series),
+    "parquet with a false count": (false_count, load_series),
     "parquet of texts": (
         lambda folder: arrow_table(folder, "a.parquet", "x" * 2**10, SIZE // 2**10),
         load_series,

@@ -3,15 +3,19 @@
 import csv
 import gzip
 import lzma
+import subprocess
+import sys
 from datetime import datetime, timedelta
 from unittest import mock
 from zoneinfo import ZoneInfo
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyarrow import parquet
 
 from flax_linattn import data
 from flax_linattn.checks import OptionError
@@ -657,3 +661,49 @@ def test_a_year_and_a_month_in_digits_are_no_numbers_of_rows(tmp_path):
     assert "date_format" in error.value.options
     series = data.load_series(path, dialect=Dialect(date_format="%Y%m"))
     assert series.freq == "MS" and series.index.equals(months)
+
+
+def test_a_parquet_file_that_would_abort_pyarrow_is_refused(tmp_path):
+    path = tmp_path / "a.parquet"
+    pd.DataFrame({"a": ["x"] * 3, "b": [1, 2, 3]}).to_parquet(path)
+    content = path.read_bytes()
+    empty, levels = b"\x19\x06", b"\x19\x26\x00\x06"  # histograms of repetitions and definitions
+    if empty + levels not in content:
+        pytest.skip("this version of PyArrow writes other statistics")
+    path.write_bytes(content.replace(empty + levels, levels + empty))
+    program = f"from flax_linattn.data.series.load import load_series; load_series({str(path)!r})"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert f"DataFormatError: {path}: expected a whole Parquet file, got" in done.stderr
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "feather"])
+def test_texts_that_are_not_utf_8_are_reported_with_the_file(tmp_path, suffix):
+    path = tmp_path / f"a.{suffix}"
+    frame = pd.DataFrame({"date": ["2024-01-01", "2024-01-02"], "a": [1, 2]})
+    options = {"compression": None if suffix == "parquet" else "uncompressed"}
+    getattr(frame, f"to_{suffix}")(path, **options)
+    path.write_bytes(path.read_bytes().replace(b"2024-01-02", b"2024-01-\xff2"))
+    with pytest.raises(DataFormatError, match=r"a whole \w+ file, got .*Invalid UTF8") as caught:
+        data.load_series(path)
+    assert str(caught.value).startswith(f"{path}: ")
+
+
+@pytest.mark.parametrize("encoding", ["DELTA_LENGTH_BYTE_ARRAY", "DELTA_BYTE_ARRAY"])
+def test_encodings_of_texts_that_pyarrow_reads_without_references(tmp_path, encoding):
+    path = tmp_path / "a.parquet"
+    texts = ["2024-01-01", "2024-01-02"]
+    options = {"use_dictionary": False, "column_encoding": {"date": encoding}}
+    parquet.write_table(pa.table({"date": texts, "a": [1.0, 2.0]}), path, **options)
+    assert data.load_series(path).values.ravel().tolist() == [1.0, 2.0]
+    if encoding == "DELTA_BYTE_ARRAY":  # each text is a difference to the one before
+        long = ["x" * 2**20] * 1100
+        parquet.write_table(pa.table({"date": long, "a": [1.0] * 1100}), path, **options)
+        with pytest.raises(ValueError, match=r"expected at most .* unpacked from"):
+            data.load_series(path)
+
+
+def test_version_1_of_feather_is_refused(tmp_path):
+    (tmp_path / "a.feather").write_bytes(b"FEA1" + bytes(100) + b"FEA1")
+    with pytest.raises(DataFormatError, match=r"a\.feather: expected an Arrow file .* version 1; "):
+        data.load_series(tmp_path / "a.feather")
