@@ -152,7 +152,7 @@ def read_policy(path: str | Path, *, max_steps: int = 1000) -> NetworkPolicy:
     """
     check_integers(1, max_steps=max_steps)
     path = Path(path)
-    arrays = read_arrays(path, _KEYS)
+    arrays = read_arrays(path, _KEYS, expansion=3)
     with open(path, "rb") as file:
         unknown = [quote(name, 80)[1:-1] for name in NpzFile(file).sizes if name not in _KEYS]
     if unknown:

@@ -126,8 +126,10 @@ class DataSpec(abc.ABC):
         return None
 
 
-def omit_if_empty(default: Any = ()) -> Any:
+def omit_if_empty(default: Any = (), *, compare: bool = True) -> Any:
     """A field of a ``DataSpec`` that its file leaves out if it is an empty tuple or None.
+
+    With ``compare=False`` data of another value are the same data.
 
     Example:
         >>> @dataclasses.dataclass(frozen=True)
@@ -137,7 +139,7 @@ def omit_if_empty(default: Any = ()) -> Any:
         >>> Parts().to_json(), Parts(("a",)).to_json()
         ({'checksum': ''}, {'names': ['a'], 'checksum': ''})
     """
-    return dataclasses.field(default=default, metadata={OMIT_IF_EMPTY: True})
+    return dataclasses.field(default=default, compare=compare, metadata={OMIT_IF_EMPTY: True})
 
 
 class Run(NamedTuple):

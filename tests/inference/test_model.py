@@ -63,13 +63,15 @@ def test_what_is_no_model_is_refused_at_once(call):
 
 
 def test_a_layer_takes_in_a_prompt():
-    """Its call is not causal by default; what it says of the last token is the same."""
-    layer = nn.Attention(8, 2, mechanism="aaren", rngs=nnx.Rngs(0))
+    """It needs to be causal, as its steps are."""
+    layer = nn.Attention(8, 2, mechanism="aaren", is_causal=True, rngs=nnx.Rngs(0))
     x = normal(2, 2, 7, 8)
     want = inference.unroll(layer, x)[:, -1]
     for chunk_size in (None, 3):
         y, _ = inference.prefill(layer, x, chunk_size=chunk_size)
         assert_close(y, want, "float32")
+    with pytest.raises(ValueError, match="return_state=True needs is_causal=True"):
+        inference.prefill(nn.Attention(8, 2, mechanism="aaren", rngs=nnx.Rngs(0)), x)
 
 
 class StepsOnly(nnx.Module):

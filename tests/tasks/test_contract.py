@@ -18,6 +18,7 @@ import pytest
 from flax import nnx
 
 from flax_linattn import cli, data, registry, tasks
+from flax_linattn.checks import format_count
 from flax_linattn.storage import file_lock
 from flax_linattn.tasks import lines as task_lines
 from flax_linattn.tasks import protocols
@@ -437,7 +438,9 @@ def test_comments_and_an_unfinished_last_line_are_left_out(run_dir, lines, tmp_p
     assert streams.out == "".join(whole.splitlines(keepends=True)[:-1])
     (note,) = [line for line in streams.err.splitlines() if "newline" in line]
     assert note.startswith(f"# note: {cut}:{len(some) + 4}: skipped the last line (")
-    assert f"({len(last) - 1} characters)" in note and note.endswith("(--accept-partial-line)")
+    assert f"({format_count(len(last) - 1, 'character')})" in note and note.endswith(
+        "(--accept-partial-line)"
+    )
     cut.write_text(last)
     assert succeed(capsys, *args).splitlines()[1:] == whole.splitlines()[-1:]
     state.unlink()
@@ -501,7 +504,7 @@ def predicted(capsys, run_dir, out, *args):
     assert cli.main(["predict", str(run_dir), "--out", str(out), *args]) == 0
     told = capsys.readouterr()
     rows = [json.loads(line) for line in out.read_text().splitlines()]
-    assert told.out == "" and f"# {len(rows)} rows: {out}" in told.err
+    assert told.out == "" and f"# {format_count(len(rows), 'row')}: {out}" in told.err
     return rows
 
 
@@ -541,9 +544,9 @@ def test_a_prediction_is_what_the_stream_says_last(task, run_dir, lines, tmp_pat
         lines.write_text("time,mark\n" + lines.read_text())
     told = predicted(capsys, run_dir, tmp_path / "rows.jsonl", "--input", str(lines))
     if task == "forecast":
-        values = [value for row in told for name, value in row.items() if name != "time"]
+        values = [value for row in told for name, value in row.items() if name != "date"]
         assert values == pytest.approx([*map(float, last.split(",")[2:])], rel=2e-5, abs=1e-5)
-        times = [row["time"] for row in told]
+        times = [row["date"] for row in told]
         assert times == [f"2016-07-01 {hour}:00:00" for hour in (12, 13, 14, 15)]
         lines.write_text("".join(lines.read_text().splitlines(keepends=True)[:3]))
         args = ["--out", str(tmp_path / "few.csv"), "--input", str(lines)]

@@ -19,7 +19,7 @@ from flax_linattn.ops.contract.numerics import accumulation_dtype
 from flax_linattn.typing import Array
 
 RESERVED_NAMES = (
-    *("q", "k", "v", "query", "is_causal", "mask", "query_mask", "segment_ids"),
+    *("q", "k", "v", "query", "latents", "is_causal", "mask", "query_mask", "segment_ids"),
     *("initial_state", "return_state", "form", "state", "self"),
 )
 """Argument names of ``attend``, ``step``, ``reference`` and ``lift``."""

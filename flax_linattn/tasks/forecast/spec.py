@@ -100,7 +100,7 @@ class ForecastSpec(DataSpec):
     static: tuple[int, ...] = omit_if_empty()
     integer_step: int | None = omit_if_empty(None)
     calendar: tuple[str, ...] = omit_if_empty()
-    time_name: str | None = omit_if_empty(None)
+    time_name: str | None = omit_if_empty(None, compare=False)
     scale_fields: ClassVar[tuple[str, ...]] = ("standardizer",)
     free_fields: ClassVar[tuple[str, ...]] = (
         *("dataset", "freq", "split", "checksum", "members", "time_zone"),
