@@ -106,8 +106,8 @@ def rollout(
             **how,
         }
         write_episodes(out, played, {name: str(value) for name, value in about.items()})
-        episodes = format_count(played.num_episodes, "episode")
-        print(f"{out}: {format_count(played.num_steps, 'step')} of {episodes}")
+        num_episodes = format_count(played.num_episodes, "episode")
+        print(f"{out}: {format_count(played.num_steps, 'step')} of {num_episodes}")
     _print_summary(played)
     if gif is not None:
         save_animation(make_agent, env_id, gif, seed=first, **where)

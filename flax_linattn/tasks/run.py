@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, cast, get_args
 
 import jax
 import jax.numpy as jnp
@@ -134,7 +134,7 @@ def check_same_data(run_dir: Path, stored: DataSpec, given: DataSpec) -> None:
             f"the data differ from those that the run in {run_dir} was started with; pass the same "
             "files and rows, or start a new run."
         )
-    for field in dataclasses.fields(given):
+    for field in dataclasses.fields(cast(Any, given)):
         if not field.compare:
             now.pop(field.name, None)
     differing = [name for name in now if without_floats(before[name]) != without_floats(now[name])]
