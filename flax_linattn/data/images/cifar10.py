@@ -230,7 +230,7 @@ class _Unpickler(_PythonUnpickler):
 
     def __init__(self, content: bytes) -> None:
         super().__init__(io.BytesIO(content), encoding="latin1")
-        vars(self)["dispatch"] = _Steps(type(self).dispatch)
+        self.__dict__["dispatch"] = _Steps(type(self).dispatch)
 
     def encode(self, text: str) -> bytes:
         """The bytes of a text that Python 2 wrote."""
