@@ -113,7 +113,7 @@ def test_options_of_layers_are_declared_once():
 TESTS = Path(__file__).parent
 
 BUDGETS = {
-    "lines of the package": 66_687,
+    "lines of the package": 66_688,
     "files of the package": 356,
     "files of fewer than 60 lines in the package": 50,
     "lines of tasks": 15_834,

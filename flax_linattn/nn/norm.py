@@ -71,7 +71,8 @@ class RMSNorm(nnx.Module):
     Example:
         >>> import jax.numpy as jnp
         >>> from flax import nnx
-        >>> RMSNorm(2, rngs=nnx.Rngs(0))(jnp.array([3.0, 4.0])).round(4).tolist()
+        >>> y = RMSNorm(2, rngs=nnx.Rngs(0))(jnp.array([3.0, 4.0]))
+        >>> [round(float(x), 4) for x in y]
         [0.8485, 1.1314]
     """
 
