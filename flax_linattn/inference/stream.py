@@ -155,14 +155,13 @@ class Stream:
             TypeError: ``mask`` or ``reset`` is not boolean, or ``jit`` traces the call, whose state
                 the stream would keep.
         """
-        _check_traced(x, mask, reset, self._state)
+        _check_traced(x, mask, reset)
         if not isinstance(x, jax.Array) and type(x) is not np.ndarray:  # not a masked array
             x = jnp.asarray(x)
         counts = self._capacity.count_after(mask, reset)
         arrays = _copy_if_numpy(x), _copy_if_numpy(mask), _copy_if_numpy(reset)
         y, state = self._step(self._variables, self._state, *arrays)
-        _check_traced(state)  # also of arrays that a traced function holds as constants
-        self._state = state
+        self._keep(state)
         self._capacity.counts = counts
         self.num_steps += 1
         return y
@@ -201,14 +200,15 @@ class Stream:
             ((2, 16), 400, 1)
         """
         check_model(self._model, sequences=True)
-        _check_traced(x, mask, self._state)
+        _check_traced(x, mask)
         prompt, real = jax.tree.map(np.asarray, check_prompt(x, mask, chunk_size))
         check_capacity(prompt, real, self._max_length)
         counts = self._capacity.count_after(real, length=prompt.shape[1])
         y = self._initial_output(self._variables, self._state, prompt[:, :1])
         for start in range(0, prompt.shape[1], chunk_size):
             chunk = _pad_chunk(prompt, real, start, chunk_size)
-            y, self._state = self._process_chunk(self._variables, y, self._state, *chunk)
+            y, state = self._process_chunk(self._variables, y, self._state, *chunk)
+            self._keep(state)
         self._capacity.counts = counts
         self.num_steps += prompt.shape[1]
         return y
@@ -217,7 +217,7 @@ class Stream:
         """Resets all rows, or only the rows that are True in ``rows``, a boolean array [B].
 
         Raises:
-            TypeError: ``rows`` is not boolean.
+            TypeError: ``rows`` is not boolean, or ``jit`` traces the call.
             ValueError: The shape of ``rows`` is not [B].
 
         Example:
@@ -232,10 +232,12 @@ class Stream:
             [1, 0, 1]
         """
         if rows is None:
-            self._state, self.num_steps = self.initial_state(self._batch_size), 0
+            self._keep(self.initial_state(self._batch_size))
+            self.num_steps = 0
             self._capacity.counts = np.zeros_like(self._capacity.counts)
         else:
-            self._state = self._reset(self._state, _copy_if_numpy(rows))
+            _check_traced(rows)
+            self._keep(self._reset(self._state, _copy_if_numpy(rows)))
             self._capacity.counts = self._capacity.count_after(
                 np.zeros(self._batch_size, bool), rows
             )
@@ -269,8 +271,13 @@ class Stream:
                 f"expected indices of shape [{self._batch_size}], one per row, got shape "
                 f"{indices.shape}."
             )
-        self._state = _gather_rows(self._state, indices)
+        self._keep(_gather_rows(self._state, indices))
         self._capacity.counts = self._capacity.counts[np.asarray(indices)]
+
+    def _keep(self, state: State) -> None:
+        """Sets the state after a call; ``jit`` traces it even if all arguments are constants."""
+        _check_traced(state)
+        self._state = state
 
 
 def _check_traced(*arrays: Any) -> None:

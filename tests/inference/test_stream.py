@@ -50,8 +50,16 @@ def test_a_stream_inside_jit_is_refused():
     for traced in (stream.step, lambda x: stream.step(jnp.ones((1, 3)))):
         with pytest.raises(TypeError, match=r"keeps its state outside of jit.*inference\.unroll"):
             jax.jit(traced)(x)
-    with pytest.raises(TypeError, match="outside of jit"):
-        jax.jit(stream.prefill)(x[None])
+    prompt, rows = x[None], jnp.array([True])
+    for traced in (
+        lambda x: stream.prefill(x),
+        lambda x: stream.prefill(jnp.ones((1, 1, 3))),
+        lambda x: stream.reset(),
+        lambda x: stream.reset(rows),
+        lambda x: stream.gather(jnp.array([0])),
+    ):
+        with pytest.raises(TypeError, match="outside of jit"):
+            jax.jit(traced)(prompt)
     stream.step(x)
     assert stream.num_steps == 1
 
