@@ -103,11 +103,22 @@ def check_choice(choices: Iterable[str], **values: str) -> None:
     choices = list(choices)
     for name, value in values.items():
         if value not in choices:
-            near = difflib.get_close_matches(str(value), choices, 1)
-            hint = f"; did you mean {near[0]!r}?" if near else "."
             raise OptionError(
-                f"{name} must be one of {', '.join(choices)}, got {value!r}{hint}", name
+                f"{name} must be one of {', '.join(choices)}, got {value!r}"
+                f"{suggest(str(value), choices)}",
+                name,
             )
+
+
+def suggest(name: str, known: Iterable[str], otherwise: str = ".") -> str:
+    """Ends a message about an unknown name: with the nearest known name, or with ``otherwise``.
+
+    Example:
+        >>> suggest("glu", ["gelu", "relu"]), suggest("x", ["gelu", "relu"])
+        ("; did you mean 'gelu'?", '.')
+    """
+    near = difflib.get_close_matches(name, list(known), 1)
+    return f"; did you mean {near[0]!r}?" if near else otherwise
 
 
 def check_array(layout: str, **arrays: Any) -> None:

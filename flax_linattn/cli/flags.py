@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-import difflib
 import inspect
 import re
 import shutil
@@ -44,7 +43,7 @@ from tyro.constructors import (
     StructTypeInfo,
 )
 
-from flax_linattn.checks import OptionError
+from flax_linattn.checks import OptionError, suggest
 from flax_linattn.cli import FLAGS, HELP
 from flax_linattn.models import Mechanisms
 from flax_linattn.terminal import escape_controls, escaped_output
@@ -332,9 +331,8 @@ def _scalar(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
         try:
             return choices[choices.index(words[0])] if choices else kind(words[0])
         except ValueError:
-            near = difflib.get_close_matches(words[0], choices, 1)
             expected = f"one of {', '.join(choices)}" if choices else _NUMBERS[kind]
-            hint = f"; did you mean {near[0]!r}?" if near else "."
+            hint = suggest(words[0], choices)
             raise ValueError(f"expected {expected}, got {words[0]!r}{hint}") from None
 
     return PrimitiveConstructorSpec(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import inspect
 import sys
 from collections.abc import Iterable, Mapping
@@ -12,7 +11,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from flax_linattn.checks import OptionError, check_choice, check_integers, quote
+from flax_linattn.checks import OptionError, check_choice, check_integers, quote, suggest
 from flax_linattn.tasks.init_run import InitRun
 from flax_linattn.tasks.spec import Run
 from flax_linattn.tasks.task import Task
@@ -158,8 +157,8 @@ def _defaults(estimator: Estimator) -> dict[str, Any]:
 
 def _suggestion(name: str, known: Iterable[str]) -> str:
     """The end of a message about an unknown name: the nearest known name, or all names."""
-    near = difflib.get_close_matches(str(name), known := list(known), 1)
-    return f"; did you mean {near[0]!r}?" if near else f"; choose one of {', '.join(known)}."
+    known = list(known)
+    return suggest(str(name), known, otherwise=f"; choose one of {', '.join(known)}.")
 
 
 def make_config(

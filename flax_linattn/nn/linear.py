@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import inspect
 from collections.abc import Mapping
 from typing import Any, TypedDict
@@ -12,6 +11,8 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax.typing import DTypeLike
+
+from flax_linattn.checks import suggest
 
 
 class ParameterOptions(TypedDict, total=False):
@@ -42,11 +43,10 @@ def check_options(module: nnx.Module, known: Any, options: Mapping[str, Any]) ->
         known: ``TypedDict`` of the options that it passes on.
         options: Options by name.
     """
-    for name in set(options) - set(known.__annotations__):
-        own = inspect.signature(type(module)).parameters
-        near = difflib.get_close_matches(name, [*own, *known.__annotations__], 1)
-        hint = f"; did you mean {near[0]!r}?" if near else "."
-        raise TypeError(f"{type(module).__name__} has no option {name!r}{hint}")
+    for name in options:
+        if name not in known.__annotations__:
+            names = [*inspect.signature(type(module)).parameters, *known.__annotations__]
+            raise TypeError(f"{type(module).__name__} has no option {name!r}{suggest(name, names)}")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from flax_linattn import training
-from flax_linattn.checks import OptionError, quote
+from flax_linattn.checks import OptionError, quote, suggest
 from flax_linattn.data.sets.catalog import SERIES, Entry
 from flax_linattn.models.layers import check_causal
 from flax_linattn.tasks.forecast.backtest import backtest
@@ -224,11 +223,10 @@ class ForecastTask(Task[ForecastConfig, SeriesPanel, ForecastSpec]):
         stream = ForecastStream(run, context=options.context, series=options.series)
         names = [info.name for info in run.data_spec.members]
         if options.series and options.series not in names:
-            near = difflib.get_close_matches(options.series, names, 1)
-            meant = f"; did you mean {near[0]!r}?" if near else ""
             print(
                 f"# note: {quote(options.series)} is streamed as a new series, scaled by the "
-                f"median of the {count_series(names)} of the run{meant}",
+                f"median of the {count_series(names)} of the run"
+                f"{suggest(options.series, names, otherwise='')}",
                 file=sys.stderr,
             )
         return stream
