@@ -17,6 +17,7 @@ from typing import Any
 
 import jax
 
+from experiments.efficiency.programs import each_pass
 from experiments.measured import Measured, Rows
 from experiments.rules import Range
 from flax_linattn import ops
@@ -29,7 +30,7 @@ from flax_linattn.bench import (
     run_in_turns,
     spread,
 )
-from flax_linattn.bench.comparisons import FORWARD, GATED, OURS, PASSES, TRAINING, mechanism
+from flax_linattn.bench.comparisons import GATED, OURS, PASSES, mechanism
 from flax_linattn.bench.report import markdown, number
 from flax_linattn.typing import Array
 
@@ -62,11 +63,7 @@ class Size:
 
 
 def measure(size: Size, journal: Journal) -> None:
-    for name in size.mechanisms:
-        for batch_size, length in size.shapes:
-            for which in (FORWARD, TRAINING):
-                key = {"mechanism": name, "batch_size": batch_size, "tokens": length, "pass": which}
-                journal.row(key, partial(sequences, size, name, batch_size, length, which))
+    each_pass(size, journal, sequences)
     journal.row({"what": "steps"}, partial(steps, size))
 
 

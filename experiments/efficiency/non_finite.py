@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any
 from unittest import mock
 
-from experiments.efficiency.programs import in_turns
+from experiments.efficiency.programs import each_pass, in_turns
 from experiments.measured import Measured, Rows
 from flax_linattn import ops
 from flax_linattn.bench import Journal, inputs, prepare, spread
@@ -49,11 +49,7 @@ class Size:
 
 
 def measure(size: Size, journal: Journal) -> None:
-    for name in size.mechanisms:
-        for batch_size, length in size.shapes:
-            for which in (FORWARD, TRAINING):
-                key = {"mechanism": name, "batch_size": batch_size, "tokens": length, "pass": which}
-                journal.row(key, partial(costs, size, name, batch_size, length, which))
+    each_pass(size, journal, costs)
 
 
 def costs(size: Size, name: str, batch_size: int, length: int, which: str) -> dict[str, Any]:

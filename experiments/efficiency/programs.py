@@ -13,7 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from flax_linattn.bench import compile_program, run_in_turns, spread
+from flax_linattn.bench import Journal, compile_program, run_in_turns, spread
+from flax_linattn.bench.comparisons import FORWARD, TRAINING
 
 Program = tuple[Callable[..., Any], Any]
 """A function of parameters and input, and the parameters."""
@@ -54,6 +55,18 @@ def in_turns(
 ) -> dict[str, list[float]]:
     """Milliseconds of this process alone, whoever else is on its core."""
     return run_in_turns(calls, (), rounds, seconds, clock=time.process_time)
+
+
+def each_pass(size: Any, journal: Journal, costs: Callable[..., Any]) -> None:
+    """A row for each of the mechanisms, shapes [B, T] and passes, forward and training.
+
+    Each is ``costs(size, mechanism, batch_size, length, pass)``.
+    """
+    for name in size.mechanisms:
+        for batch_size, length in size.shapes:
+            for which in (FORWARD, TRAINING):
+                key = {"mechanism": name, "batch_size": batch_size, "tokens": length, "pass": which}
+                journal.row(key, partial(costs, size, name, batch_size, length, which))
 
 
 def compare_programs(
