@@ -155,18 +155,21 @@ def _thrift_value(file: BinaryIO, kind: int) -> Any:
         value = _varint(file)
         return value >> 1 ^ -(value & 1)
     elif kind in _WIDTHS:
-        file.read(_WIDTHS[kind])
+        if len(file.read(_WIDTHS[kind])) < _WIDTHS[kind]:  # a list may declare any length
+            raise EOFError("the end of a value is missing")
     else:
         raise ValueError(f"unknown type {kind} of Thrift")
     return None
 
 
 def _varint(file: BinaryIO) -> int:
-    value = shift = 0
-    while (byte := file.read(1)[0]) > 127:
+    value = 0
+    for shift in range(0, 70, 7):  # ten bytes hold 64 bits
+        byte = file.read(1)[0]
         value |= (byte & 127) << shift
-        shift += 7
-    return value | byte << shift
+        if byte < 128:
+            return value
+    raise ValueError("an integer of more than ten bytes")
 
 
 def read_arrow(path: Path) -> pa.Table:

@@ -1,6 +1,7 @@
 """Small files that unpack to far more are refused, at the cost of little memory."""
 
 import gzip
+import io
 import lzma
 import struct
 import subprocess
@@ -21,6 +22,7 @@ from flax_linattn.data.files import unpacking
 from flax_linattn.data.files.unpacking import UnpackedSizeError
 from flax_linattn.data.images import load_images
 from flax_linattn.data.series.load import load_dataset, load_series
+from flax_linattn.data.tables import arrow_files
 from flax_linattn.data.texts import load_texts
 
 LIMIT = 2**21
@@ -104,6 +106,16 @@ def arrow_table(folder, name, values, repeats, kind=None):
 def zigzag(value, length):
     """An integer as Thrift writes it, in more bytes than it takes."""
     return bytes((2 * value >> 7 * i) & 127 | (i < length - 1) << 7 for i in range(length))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"\x19\xf1" + zigzag(2**40, 6) + b"\x01", b"\x15" + b"\xff" * 64, b"\x17\x00"],
+    ids=["a list without end", "an integer without end", "half a number"],
+)
+def test_damaged_headers_of_pages_end(content):
+    with pytest.raises((EOFError, ValueError)):
+        arrow_files._thrift_struct(io.BytesIO(content))
 
 
 def false_count(folder):
