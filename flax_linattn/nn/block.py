@@ -289,7 +289,7 @@ def check_norm(norm: str, places: tuple[str, ...] = NORMS) -> None:
     """Raises an OptionError unless ``norm`` is a place of norms.
 
     Raises:
-        ValueError: If it is not; a type of norm is told from a place.
+        ValueError: If it is not. For a type of norm, the message names ``norm_type``.
     """
     if norm in NORM_TYPES:
         raise OptionError(

@@ -163,7 +163,10 @@ def poison_state(state: State, marked: Array, one_head: State, two_heads: State)
 def replace_state(
     state: State, empty: State, decays: Sequence[str], one_head: State, two_heads: State
 ) -> tuple[State, Array]:
-    """Replaces a state by ``empty`` in the heads that are not finite, and by_leaf these [B, H].
+    """Replaces a state by ``empty`` in the heads that are not finite, and marks them.
+
+    Returns:
+        The state, and a Boolean array of shape [B, H].
 
     Args:
         state: State before the first token; its arrays may hold anything.
