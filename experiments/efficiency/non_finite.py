@@ -4,6 +4,10 @@
 
 The programs without it are the same ones, traced while the functions that replace tokens and mark
 outputs do nothing. Both run in turns in one process, and times are CPU times of the process.
+
+As in a layer, matrices map queries, keys, values and outputs. Without them the only product of
+matrices is that which looks for NaN, and XLA for CPUs runs all loops after its first product
+otherwise: elementwise_series then seems to take 40 % longer to train, and in a layer it does not.
 """
 
 from __future__ import annotations
@@ -16,6 +20,8 @@ from functools import partial
 from typing import Any
 from unittest import mock
 
+import jax
+
 from experiments.efficiency.programs import each_pass, in_turns
 from experiments.measured import Measured, Rows
 from flax_linattn import ops
@@ -24,6 +30,7 @@ from flax_linattn.bench.comparisons import FORWARD, PASSES, TRAINING, mechanism
 from flax_linattn.bench.report import markdown, number
 from flax_linattn.ops.contract.mechanism import Mechanism
 from flax_linattn.ops.contract.non_finite import NonFinite
+from flax_linattn.typing import Array
 
 WITH, WITHOUT = "with", "without"
 CAUSAL = [name for name in ops.list_mechanisms() if ops.get_mechanism(name).capabilities.causal]
@@ -54,8 +61,9 @@ def measure(size: Size, journal: Journal) -> None:
 
 def costs(size: Size, name: str, batch_size: int, length: int, which: str) -> dict[str, Any]:
     """Times and memory of both programs, and the ratios of their times in each round."""
-    run, one = mechanism(name, is_causal=True), ops.get_mechanism(name)
-    arrays = inputs(one, length, batch_size=batch_size, num_heads=size.num_heads, dim=size.dim)
+    run = partial(layer, mechanism(name, is_causal=True))
+    one, sizes = ops.get_mechanism(name), {"num_heads": size.num_heads, "dim": size.dim}
+    arrays = inputs(one, length, batch_size=batch_size, **sizes)
     programs = {WITH: PASSES[which](run), WITHOUT: PASSES[which](partial(unguarded, run))}
     compiled = prepare(programs, arrays)
     calls = {name: partial(program, *arrays) for name, program in compiled.programs.items()}
@@ -66,6 +74,18 @@ def costs(size: Size, name: str, batch_size: int, length: int, which: str) -> di
         "megabytes": {name: x["temporary_bytes"] / 1e6 for name, x in compiled.facts.items()},
         "quartiles": statistics.quantiles(ratios, n=4) if len(ratios) > 1 else 3 * ratios,
     }
+
+
+def layer(run: Callable[..., Array], *arrays: Array) -> Array:
+    """Calls ``run`` between projections, which here are by fixed random orthogonal matrices."""
+    *_, num_heads, dim = arrays[-1].shape
+    width = num_heads * dim
+    kernel = jax.random.orthogonal(jax.random.key(0), width)
+
+    def project(x: Array) -> Array:
+        return (x.reshape(*x.shape[:-2], width) @ kernel).reshape(x.shape)
+
+    return project(run(*(project(x) if x.shape[-2:] == (num_heads, dim) else x for x in arrays)))
 
 
 def unguarded(run: Callable[..., Any], *arrays: Any) -> Any:
