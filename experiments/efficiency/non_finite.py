@@ -77,15 +77,10 @@ def costs(size: Size, name: str, batch_size: int, length: int, which: str) -> di
 
 
 def layer(run: Callable[..., Array], *arrays: Array) -> Array:
-    """Calls ``run`` between projections, which here are by fixed random orthogonal matrices."""
-    *_, num_heads, dim = arrays[-1].shape
-    width = num_heads * dim
-    kernel = jax.random.orthogonal(jax.random.key(0), width)
-
-    def project(x: Array) -> Array:
-        return (x.reshape(*x.shape[:-2], width) @ kernel).reshape(x.shape)
-
-    return project(run(*(project(x) if x.shape[-2:] == (num_heads, dim) else x for x in arrays)))
+    """Calls ``run`` between projections of each head, here by one fixed orthogonal matrix."""
+    kernel = jax.random.orthogonal(jax.random.key(0), arrays[-1].shape[-1])
+    heads = arrays[-1].shape[-2:]
+    return run(*(x @ kernel if x.shape[-2:] == heads else x for x in arrays)) @ kernel
 
 
 def unguarded(run: Callable[..., Any], *arrays: Any) -> Any:
