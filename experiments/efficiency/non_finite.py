@@ -78,8 +78,8 @@ def costs(size: Size, name: str, batch_size: int, length: int, which: str) -> di
 
 def layer(run: Callable[..., Array], *arrays: Array) -> Array:
     """Calls ``run`` between projections of each head, here by one fixed orthogonal matrix."""
-    kernel = jax.random.orthogonal(jax.random.key(0), arrays[-1].shape[-1])
-    heads = arrays[-1].shape[-2:]
+    kernel = jax.random.orthogonal(jax.random.key(0), arrays[2].shape[-1])
+    heads = arrays[2].shape[-2:]
     return run(*(x @ kernel if x.shape[-2:] == heads else x for x in arrays)) @ kernel
 
 
