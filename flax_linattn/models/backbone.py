@@ -74,7 +74,7 @@ class Backbone(SequenceModel):
         mechanisms: Mechanism of each layer.
 
     Raises:
-        ValueError: An option that is unknown, out of range, or not for this embedding.
+        ValueError: If an option is unknown, out of range, or not supported by this embedding.
 
     Example:
         >>> import jax.numpy as jnp

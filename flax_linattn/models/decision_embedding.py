@@ -77,7 +77,7 @@ class DecisionEmbedding(nnx.Module):
 
     Raises:
         ValueError: If an option is out of range.
-        TypeError: (from the call) If steps are neither float32 nor float64.
+        TypeError: If steps are neither float32 nor float64 (raised by the call).
 
     Example:
         >>> import jax.numpy as jnp

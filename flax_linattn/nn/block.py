@@ -203,7 +203,8 @@ class TransformerBlock(nnx.Module):
         undefined.
 
         Raises:
-            ValueError: As ``Attention``; or if the block is in training mode and there is no key.
+            ValueError: If an argument is invalid (see ``Attention``), or the block is in training
+                mode and there is no key.
         """
         call = Call(
             mask=mask,

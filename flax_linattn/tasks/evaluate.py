@@ -40,8 +40,8 @@ def evaluate_run(
         also ``checkpoint``.
 
     Raises:
-        FileNotFoundError: The run or the file is missing.
-        ValueError: Damaged files, or data that do not fit the run.
+        FileNotFoundError: If the run or the file is missing.
+        ValueError: If files are damaged, or the data do not match the run.
     """
     return dict(evaluate_report(run_dir, test_file, checkpoint=checkpoint).values)
 

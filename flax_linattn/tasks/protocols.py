@@ -30,7 +30,7 @@ class Acting(Protocol):
             **options: Options of the agent, such as ``target_return``.
 
         Raises:
-            ValueError: An option is out of range.
+            ValueError: If an option is out of range.
         """
 
 
@@ -46,7 +46,7 @@ class Backtesting(Protocol):
             **options: Such as ``folds``.
 
         Raises:
-            ValueError: An option is out of range.
+            ValueError: If an option is out of range.
         """
 
 

@@ -75,9 +75,9 @@ def stream_run(
         say: Function that prints notes. Default: to standard error.
 
     Raises:
-        FileNotFoundError: The run or the input is missing.
-        ValueError: Damaged files; a run that cannot stream; a state of another one, or one that
-            another process works with; a bad line, which is named.
+        FileNotFoundError: If the run or the input is missing.
+        ValueError: If files are damaged, the run cannot stream, the state belongs to another run,
+            another process uses the state, or a line is invalid; the message gives its number.
     """
     input, state, figure = (None if p is None else Path(p) for p in (input, state, figure))
     rows_per_save = _rows_per_save(durability)

@@ -295,9 +295,9 @@ class Checkpointer:
     after them, in this order, and errors have to reach the training loop.
 
     Raises:
-        OSError: From any method, if a checkpoint could not be written; names the step, the reason
-            and the last checkpoint.
-        LostProcessError: The same, in the processes that do not write.
+        OSError: If a checkpoint could not be written; raised by any method. The error names the
+            step, the reason and the last checkpoint.
+        LostProcessError: If a checkpoint could not be written, in the processes that do not write.
     """
 
     def __init__(self, run_dir: Path, keep_latest: int) -> None:

@@ -91,7 +91,7 @@ class RunsProgress:
             before the first validation), and the values of progress.json other than the history.
 
         Raises:
-            ValueError: The text holds no history of a training.
+            ValueError: If the text is not a training history.
         """
         begin, end = text.find(_BEGIN_LINES) + len(_BEGIN_LINES), text.rfind(_END_LINES)
         if not len(_BEGIN_LINES) <= begin <= end:

@@ -200,7 +200,7 @@ class TensorBoard:
         folder: The log folder, to start TensorBoard with.
 
     Raises:
-        ValueError: tensorboardX is not installed.
+        ValueError: If tensorboardX is not installed.
     """
 
     def __init__(self, folder: str | Path) -> None:

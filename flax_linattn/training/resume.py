@@ -53,9 +53,9 @@ def restore(run_dir: str | Path, state: TrainState, new: History) -> tuple[Train
         new: The history of a run with the present settings, which must be those of the saved run.
 
     Raises:
-        OptionError: The settings or the data differ from those of the saved run.
-        CorruptCheckpointError: No checkpoint can be read.
-        ValueError: The model or the optimizer differs from the saved one.
+        OptionError: If the settings or the data differ from those of the saved run.
+        CorruptCheckpointError: If no checkpoint can be read.
+        ValueError: If the model or the optimizer differs from the saved one.
     """
     on_main(partial(_set_aside_damaged, run_dir))
     for newest in list_checkpoints(run_dir)[-1:]:  # before arrays of other shapes are read

@@ -71,7 +71,7 @@ def make_train_step(
         max_skipped: Maximum number of updates to skip because they are not finite.
 
     Raises:
-        OptionError: The seed of a run would have more than 32 bits.
+        OptionError: If the seed of a run would have more than 32 bits.
 
     Example:
         >>> def loss_fn(model, batch, dropout_key):

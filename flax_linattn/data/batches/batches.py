@@ -211,7 +211,8 @@ class BucketBatches(LengthBatches):
         seed: As in ``LengthBatches``; here the order of the batches depends on it, too.
 
     Raises:
-        ValueError: As in ``Batches``, or if there is no mask, or lengths do not fit it.
+        ValueError: If an argument is invalid (see ``Batches``), there is no mask, or a sequence is
+            longer than every length.
 
     Example:
         >>> mask = np.arange(4) < np.array([[2], [4], [1]])

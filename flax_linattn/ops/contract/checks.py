@@ -31,8 +31,8 @@ def resolve_queries(
     """Returns the queries of a call: q, or the latents that take its place.
 
     Raises:
-        ValueError: Both are given, the mechanism does not support latents, or has one learned query
-            and q looks like a query per token.
+        ValueError: If both are given, the mechanism does not support latents, or the mechanism has
+            one learned query and q has the shape of a query per token.
     """
     if latents is None:
         if q is not None and can.learned_query and getattr(q, "ndim", 2) > 2:

@@ -209,7 +209,7 @@ class ForecastModel(ModelOptions):
         """The quantile levels to forecast, as numbers.
 
         Raises:
-            ValueError: The levels are not increasing numbers between 0 and 1.
+            ValueError: If the levels are not increasing numbers between 0 and 1.
         """
         try:
             levels = [float(level) for level in split_cells(self.quantiles)]

@@ -79,7 +79,7 @@ class ForecastStream(Streaming):
             previous one by the run's step.
 
     Raises:
-        ValueError: The run's model cannot stream, or the context is out of range.
+        ValueError: If the run's model cannot stream, or the context is out of range.
     """
 
     record_attributes = ("_last_values", "_time_utc", "_at_last")
@@ -140,9 +140,9 @@ class ForecastStream(Streaming):
             [H, targets, 1 + Q], the mean and then the quantiles.
 
         Raises:
-            ValueError: The run needs times and the row has none; its time is before the last one
-                (or equal, after a restart and with ``times="strict"``); the number of values
-                differs, or a value is out of range.
+            ValueError: If the row lacks the time that the run needs, its time is before the last
+                one (or equal to it, after a restart and with ``times="strict"``), the number of
+                values differs, or a value is out of range.
         """
         data_spec, channels = self._data_spec, self._data_spec.channels
         values, count = np.asarray(row.values, np.float64), len(self._last_values)

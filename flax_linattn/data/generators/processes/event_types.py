@@ -91,7 +91,7 @@ class IndependentEventTypes(Process):
             fit: Fits the process of the times, such as ``HawkesProcess.fit``.
 
         Raises:
-            ValueError: As ``fit`` of the process.
+            ValueError: If ``fit`` of the process refuses the events.
         """
         return cls(fit(_without_types(events)), event_type_frequencies(events))
 

@@ -120,7 +120,7 @@ class HawkesProcess(Process):
 
     @property
     def spectral_radius(self) -> float:
-        """Of the excitation; from 1 on, the events that one excites may never end."""
+        """Spectral radius of the excitation; at 1 or more, a cascade of events may never end."""
         return float(np.abs(np.linalg.eigvals(self.excitation)).max())
 
     def sample(
@@ -129,8 +129,9 @@ class HawkesProcess(Process):
         """Samples independent sequences; there is no excitation before the begin.
 
         Raises:
-            OptionError: If the spectral radius is 1 or more, or as ``Process.sample``.
-            ValueError: As ``Process.sample``.
+            OptionError: If the spectral radius is 1 or more, or an argument is out of range; see
+                ``Process.sample``.
+            ValueError: If a sequence had no events 1,000 times in a row.
         """
         check_window(begin, end)
         if not self.spectral_radius < 1:
