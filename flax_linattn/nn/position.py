@@ -151,7 +151,7 @@ ROPE_FIELDS: dict[str, tuple[str, ...]] = {
 
 @dataclasses.dataclass(frozen=True)
 class RotaryScaling:
-    """Scaling of rotary frequencies for contexts longer than those of pretraining.
+    """Scaling of rotary frequencies for contexts longer than in pretraining.
 
     Fields are the keys of ``rope_scaling`` in configurations of Hugging Face models, so
     ``RotaryScaling(**config.rope_scaling)`` takes one over. Frequencies do not depend on the length
@@ -225,7 +225,7 @@ class RotaryScaling:
 
     @property
     def _turns(self) -> tuple[float, float]:
-        """Turns within the original context: below the first divided, above the second kept."""
+        """Turns within the original context: a pair with fewer is divided, with more unchanged."""
         if self.rope_type == "yarn":
             return self.beta_slow or 1.0, self.beta_fast or 32.0
         return self.low_freq_factor or 1.0, self.high_freq_factor or 4.0
@@ -248,7 +248,7 @@ class RotaryScaling:
         slow, fast = self._turns
         context = self.original_max_position_embeddings / (2.0 * np.pi)
         if self.rope_type == "llama3":
-            kept = (context * frequency - slow) / (fast - slow)
+            weight = (context * frequency - slow) / (fast - slow)
         else:
             # Index of the pair that makes this number of turns within the original context; as the
             # authors' code, which rounds it and bounds it by channels instead of pairs.
@@ -257,9 +257,9 @@ class RotaryScaling:
                 for turns in (fast, slow)
             )
             start, end = max(math.floor(first), 0), min(math.ceil(last), features - 1)
-            kept = 1.0 - (np.arange(features // 2) - start) / (end - start or 0.001)
-        kept = np.clip(kept, 0.0, 1.0)
-        scaled: np.ndarray = frequency * (kept + (1.0 - kept) / self.factor)
+            weight = 1.0 - (np.arange(features // 2) - start) / (end - start or 0.001)
+        weight = np.clip(weight, 0.0, 1.0)
+        scaled: np.ndarray = frequency * (weight + (1.0 - weight) / self.factor)
         return scaled
 
 
