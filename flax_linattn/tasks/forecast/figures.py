@@ -110,7 +110,7 @@ def plot_errors(values: Mapping[str, Any], path: Path) -> None:
     for name, errors in steps.items():
         marker = "o" if len(errors) == 1 else ""
         left.plot(errors, marker=marker, label=_label(name), color=COLORS.get(name))
-    left.set(xlabel="steps ahead", ylabel="MSE, standardised", ylim=(0, None))
+    left.set(xlabel="steps ahead", ylabel="MSE, standardized", ylim=(0, None))
     worst = channels.sort_values("test", ascending=False, kind="stable").head(MAX_CHANNELS)
     _bars(right, worst)
     labels = [_truncate(name) for name in worst.index]
@@ -130,7 +130,7 @@ def plot_folds(values: Mapping[str, Any], path: Path) -> None:
     axes = canvas.subplots()
     _bars(axes, folds)
     axes.set_xticks(range(len(folds)), folds.index)
-    axes.set(xlabel=f"fold ({values['mode']})", ylabel="MSE, standardised")
+    axes.set(xlabel=f"fold ({values['mode']})", ylabel="MSE, standardized")
     canvas.legend(loc="outside right", frameon=False)
     save_figure(canvas, path)
 
