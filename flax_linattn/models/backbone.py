@@ -380,7 +380,7 @@ def split_embedding_options(
 
 
 def _prepend(first: Array, others: Array) -> Array:
-    """Concatenates the class token's entries and those of the observations, along time."""
+    """Concatenates entries of the class token and entries of the observations, along time."""
     return jnp.concatenate([first.astype(others.dtype), others], axis=1)
 
 
