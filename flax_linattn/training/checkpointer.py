@@ -103,16 +103,16 @@ def remove_unfinished(run_dir: str | Path) -> None:
     """Removes partial checkpoints and files that a kill left; no other process may be writing."""
     for path in checkpoints_folder(run_dir).glob(f"step_*{PARTIAL}"):
         if _NAME.fullmatch(path.name.removesuffix(PARTIAL)):
-            _remove(path)
+            remove_checkpoint(path)
     storage.remove_unfinished(run_dir)
 
 
-def _remove(path: Path) -> None:
-    """Removes a checkpoint, or a file of its name; of a symbolic link only the link."""
+def remove_checkpoint(path: Path) -> None:
+    """Removes a checkpoint, or a file of its name if any; of a symbolic link only the link."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:
-        path.unlink()
+        path.unlink(missing_ok=True)
 
 
 # Reading
@@ -243,8 +243,9 @@ def write_checkpoint(run_dir: str | Path, snapshot: Snapshot, keep_latest: int) 
     """
     name = checkpoint_name(snapshot.step, len(snapshot.history["history"]))
     path = checkpoints_folder(run_dir) / name
-    if path.exists():
+    if path.is_dir():
         return path  # No step was done since it was written.
+    remove_checkpoint(path)  # A file or a broken link of this name is no checkpoint.
     partial_path = path.with_name(path.name + PARTIAL)
     make_folder(path.parent)
     partial_path.mkdir()
@@ -279,7 +280,7 @@ def _remove_old(run_dir: str | Path, keep_latest: int) -> None:
             needed.add(read_progress(checkpoint.path).best_path)
     for checkpoint in checkpoints:
         if checkpoint.path not in needed:
-            _remove(checkpoint.path)
+            remove_checkpoint(checkpoint.path)
 
 
 class Checkpointer:

@@ -57,7 +57,7 @@ def test_what_rotary_layers_refuse():
         layer(jnp.ones((1, 2, 8)), is_causal=True, state=layer.init_state(1, 4))
     with pytest.raises(ValueError, match="for cross-attention"):
         layer(jnp.ones((1, 2, 8)), jnp.ones((1, 3, 8)))
-    with pytest.raises(ValueError, match="even number of channels, got 3"):
+    with pytest.raises(ValueError, match="even number of rotated channels, got 3 of 3"):
         nn.RotaryPosition()(jnp.ones((1, 1, 3)), jnp.zeros(1, jnp.int32))
 
 
