@@ -98,7 +98,7 @@ class AssociativeRecall(QueriedSequences):
 
     @property
     def chance(self) -> float:
-        """Accuracy of guesses among all values; 1 / num_pairs among those that occur."""
+        """Accuracy of guesses among all values; among the values that occur, 1 / num_pairs."""
         return 1 / (self.num_symbols - self._num_keys)
 
     def sample(self, rng: np.random.Generator, rows: int) -> dict[str, NDArray]:

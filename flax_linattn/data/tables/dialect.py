@@ -29,7 +29,7 @@ from flax_linattn.data.tables.time_index import parse_zone
 _SEPARATORS = {",": ",", ";": ";", "tab": "\t", "|": "|"}
 _SPELLINGS = {**_SEPARATORS, "\t": "\t"}
 _DECIMAL_COMMAS = str.maketrans({",": ".", ".": "_"})
-"""Characters of numbers with a decimal comma; a point would be a thousands separator."""
+"""Translation of decimal commas; a point would separate thousands, so it makes no number."""
 
 
 @dataclass(frozen=True)
