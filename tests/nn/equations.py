@@ -57,6 +57,10 @@ def attended(attention: Any, x: Any, context: Any = None, *, causal: bool = Fals
 
     q = heads(attention.query_projection, asking)
     k, v = heads(attention.key_projection, told), heads(attention.value_projection, told)
+    if attention.normalize_qk == "l2":
+        q, k = (x / np.linalg.norm(x, axis=-1, keepdims=True) for x in (q, k))
+    elif attention.normalize_qk == "rms":
+        q, k = normed(attention.query_norm, q), normed(attention.key_norm, k)
     if attention.position is not None:
         q, k = rotated(attention.position, q), rotated(attention.position, k)
     score = np.einsum("...thk,...shk->...hts", q, k) / np.sqrt(q.shape[-1])
