@@ -13,8 +13,8 @@ from flax_linattn.checks import itemize, quote
 from flax_linattn.data.tables.cells import is_number
 
 
-class LabelledExamples:
-    """What collections of N labelled examples share; each is a dataclass with these fields.
+class LabeledExamples:
+    """What collections of N labeled examples share; each is a dataclass with these fields.
 
     Attributes:
         labels: Indices into ``classes``, int32 ``[N]``.
@@ -28,7 +28,7 @@ class LabelledExamples:
 
     @property
     def num_examples(self) -> int:
-        """Number of labelled examples, N."""
+        """Number of labeled examples, N."""
         return len(self.labels)
 
     def subset(self, indices: Sequence[int] | NDArray[Any] | slice) -> Self:

@@ -80,6 +80,10 @@ class Attention(ProjectedAttention):
             mechanism is causal only. With False the layer has no ``step``, which would be another
             function.
         use_bias: Whether the four projections have a bias.
+        normalize_qk: Normalization of queries and keys over the channels of each head, before
+            ``position``: "rms" with a learned scale per channel (Qwen3, Gemma 3), or "l2" to length
+            1, where ``scale`` of the mechanism should be larger ("softmax:scale=10"); None for
+            none.
         position: Position encoding of queries and keys, such as ``RotaryPosition()``; None for
             none.
         dtype: Dtype of the computation; inferred from inputs and parameters if None.
@@ -239,7 +243,7 @@ class Attention(ProjectedAttention):
         # In a block, too, which makes something of the zeros at padding. So gradients of queries,
         # keys and values are added up before they meet that of the residual, padded or not.
         x = zero_padding(x, call.mask)
-        k = self._split_heads(self.key_projection(x))
+        k = self._keys(x)
         q = self._queries(x, k)
         if self.position is not None and call.positions is not None:
             q, k = self.position(q, call.positions), self.position(k, call.positions)
@@ -259,7 +263,7 @@ class Attention(ProjectedAttention):
                 "without position."
             )
         context = zero_padding(context, context_mask)
-        k = self._split_heads(self.key_projection(context))
+        k = self._keys(context)
         q = self._queries(zero_padding(x, call.mask), k)
         real = jnp.ones(x.shape[:2], bool) if call.mask is None else call.mask
         return self._attend(q, k, context, call.replace(mask=context_mask), query_mask=real)
@@ -284,7 +288,7 @@ class Attention(ProjectedAttention):
             )
         context = zero_padding(context, mask)
         return Context(
-            self._split_heads(self.key_projection(context)),
+            self._keys(context),
             self._split_heads(self.value_projection(context)),
             mask,
         )
@@ -359,7 +363,7 @@ class Attention(ProjectedAttention):
             )
         self._check_inputs("B", x=x)
         x = zero_padding(x, mask)
-        k = self._split_heads(self.key_projection(x))
+        k = self._keys(x)
         q = self._queries(x, k)
         self._check_positions(positions)
         if self.position is not None:

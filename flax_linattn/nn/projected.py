@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any
+from typing import Any, Literal
 
 import jax.numpy as jnp
 from einops import rearrange
@@ -12,15 +12,17 @@ from flax import nnx
 from jax.typing import DTypeLike
 
 from flax_linattn import ops
-from flax_linattn.checks import check_array
+from flax_linattn.checks import check_array, check_choice
 from flax_linattn.nn.call import Call
 from flax_linattn.nn.linear import ParameterOptions, PositionLinear, linear
+from flax_linattn.nn.norm import RMSNorm
 from flax_linattn.nn.position import QueryKeyPosition
 from flax_linattn.ops.contract.numerics import accumulation_dtype
 from flax_linattn.ops.engine.features import l2_normalize
 from flax_linattn.typing import Array, State
 
 QUERY_INIT = nnx.initializers.normal(0.02)
+QK_NORMS = ("rms", "l2")
 
 
 class AttentionOptions(ParameterOptions, total=False):
@@ -29,6 +31,7 @@ class AttentionOptions(ParameterOptions, total=False):
     qkv_features: int | None
     out_features: int | None
     use_bias: bool
+    normalize_qk: Literal["rms", "l2"] | None
     dtype: DTypeLike | None
     query_init: nnx.Initializer
 
@@ -55,6 +58,7 @@ class ProjectedAttention(nnx.Module):
         qkv_features: int | None = None,
         out_features: int | None = None,
         use_bias: bool = True,
+        normalize_qk: Literal["rms", "l2"] | None = None,
         position: QueryKeyPosition | None = None,
         dtype: DTypeLike | None = None,
         param_dtype: DTypeLike = jnp.float32,
@@ -73,6 +77,8 @@ class ProjectedAttention(nnx.Module):
                 f"of num_heads, got num_heads={num_heads}."
             )
         self.mechanism = resolve_mechanism(mechanism)
+        if normalize_qk is not None:
+            check_choice(QK_NORMS, normalize_qk=normalize_qk)
         learned = self.mechanism.capabilities.learned_query
         if learned and position is not None:
             raise ValueError(
@@ -84,6 +90,7 @@ class ProjectedAttention(nnx.Module):
         self.num_heads = num_heads
         self.head_dim = qkv_features // num_heads
         self.position = position
+        self.normalize_qk = normalize_qk
 
         options: dict[str, Any] = {
             "use_bias": use_bias,
@@ -104,6 +111,12 @@ class ProjectedAttention(nnx.Module):
             **options,
             kernel_init=out_kernel_init or kernel_init,
             bias_init=out_bias_init or bias_init,
+        )
+        self.query_norm, self.key_norm = (
+            RMSNorm(self.head_dim, param_dtype=param_dtype, rngs=rngs)
+            if normalize_qk == "rms" and projection is not None
+            else None
+            for projection in (self.query_projection, self.key_projection)
         )
         shape = (in_features,) if self.num_latents is None else (self.num_latents, in_features)
         self.query = nnx.Param(query_init(rngs.params(), shape, param_dtype)) if learned else None
@@ -232,6 +245,9 @@ class ProjectedAttention(nnx.Module):
     def _to_unit_length(self, x: Array) -> Array:
         return l2_normalize(x) if self.mechanism.capabilities.unit_vectors else x
 
+    def _keys(self, source: Array) -> Array:
+        return self._normalize(self._split_heads(self.key_projection(source)), self.key_norm)
+
     def _queries(self, x: Array, k: Array) -> Array:
         return self._project_queries(x if self.query is None else self.query[...], k)
 
@@ -239,7 +255,14 @@ class ProjectedAttention(nnx.Module):
         if self.query_projection is None:
             return k
         # A learned query knows nothing of the inputs' dtype; the keys do.
-        return self._split_heads(self.query_projection(source)).astype(k.dtype)
+        q = self._split_heads(self.query_projection(source)).astype(k.dtype)
+        return self._normalize(q, self.query_norm)
+
+    def _normalize(self, x: Array, norm: RMSNorm | None) -> Array:
+        """Normalizes queries or keys [..., H, K] over the channels of each head."""
+        if self.normalize_qk == "l2":
+            return l2_normalize(x.astype(accumulation_dtype(x.dtype))).astype(x.dtype)
+        return x if norm is None else norm(x)
 
     def _split_heads(self, x: Array) -> Array:
         return rearrange(x, "... (h k) -> ... h k", h=self.num_heads)

@@ -20,7 +20,7 @@ _HALF_WIDTH = 0.25  # of a dash
 _DOT = 0.75  # radius
 _DOTS_APART = 3.0  # middles of the dots, at least
 _WALL = 1.0  # curves to the border, at least, so that dots are whole
-_GREY = 0.75  # of curves; dots are white
+_GRAY = 0.75  # of curves; dots are white
 
 _AHEAD = 2.0  # of its next dash that a curve looks, before it tries another turn
 _TURNS = 16  # that a curve tries for its next dash
@@ -76,13 +76,13 @@ class Pathfinder:
         check_integers(3, 16, contour_length=self.contour_length)
 
     num_tokens = 256
-    """Different tokens: grey values."""
+    """Different tokens: gray values."""
 
     def sample(self, rng: np.random.Generator, rows: int) -> dict[str, NDArray]:
         """Generates pictures, half of them of either label, to one.
 
         Returns:
-            "tokens", int32 ``[rows, size * size]``, grey values from 0, the background, to 255, row
+            "tokens", int32 ``[rows, size * size]``, gray values from 0, the background, to 255, row
             by row; "mask", bool ``[rows, size * size]``, all True; "labels", int32 ``[rows]``.
         """
         dashes, firsts, others = self._curves(rng, rows)
@@ -150,7 +150,7 @@ class Pathfinder:
         picture = np.zeros((len(dashes), self.size, self.size), np.float32)
         row, number = np.nonzero(np.isfinite(dashes[:, :, 0, 0]))
         lines = (dashes[row, number] * scale).astype(np.float32)
-        _paint(picture, row, lines, _HALF_WIDTH * scale, 255 * _GREY)
+        _paint(picture, row, lines, _HALF_WIDTH * scale, 255 * _GRAY)
         row = np.repeat(np.arange(len(dots)), 2)
         points = (dots.reshape(-1, 1, 2) * scale).astype(np.float32)
         _paint(picture, row, np.repeat(points, 2, axis=1), _DOT * scale, 255.0)
@@ -252,7 +252,7 @@ def _paint(
     row: NDArray[np.int64],
     lines: NDArray[np.float32],
     half_width: float,
-    grey: float,
+    gray: float,
 ) -> None:
     """Paints lines [N, 2, 2], in pixels, into pictures [rows, S, S]; the brighter one is seen."""
     size = picture.shape[1]
@@ -272,7 +272,7 @@ def _paint(
         dx[:, None] - fraction * along[:, 0, None, None],
         dy[:, :, None] - fraction * along[:, 1, None, None],
     )
-    value = grey * np.clip(half_width + 0.5 - distance, 0, 1)
+    value = gray * np.clip(half_width + 0.5 - distance, 0, 1)
     inside = ((y >= 0) & (y < size))[:, :, None] & ((x >= 0) & (x < size))[:, None]
     place = (row[:, None, None] * size + y[:, :, None]) * size + x[:, None]
     chosen = inside & (value > 0)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from flax_linattn.checks import OptionError
 from flax_linattn.data.batches.batches import Batches
-from flax_linattn.data.images.images import LabelledImages
+from flax_linattn.data.images.images import LabeledImages
 
 PADDING = 4
 """Black pixels on every side that ``shift_and_flip`` cuts its window from."""
@@ -62,7 +62,7 @@ class ImageBatches(Batches):
 
     Example:
         >>> pixels = np.full((3, 8, 8, 1), 255, np.uint8)
-        >>> images = LabelledImages("toy", ("a", "b"), np.array([0, 1, 1], np.int32), pixels)
+        >>> images = LabeledImages("toy", ("a", "b"), np.array([0, 1, 1], np.int32), pixels)
         >>> batches = ImageBatches(images, 2, seed=None, mean=0.5, std=0.25)
         >>> batch = batches.batch(1)
         >>> batch["image"].shape, batch["image"][0, 0, 0, 0], batch["weight"].tolist()
@@ -71,7 +71,7 @@ class ImageBatches(Batches):
 
     def __init__(
         self,
-        images: LabelledImages,
+        images: LabeledImages,
         batch_size: int,
         *,
         augmentation: Augmentation | None = None,

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from flax_linattn.checks import format_count, itemize, quote
 from flax_linattn.data.errors import DataFormatError, report_damage
 from flax_linattn.data.files.file_tree import FileTree
-from flax_linattn.data.images.images import LabelledImages
+from flax_linattn.data.images.images import LabeledImages
 from flax_linattn.data.labels import in_order
 
 CLASSES = (
@@ -40,7 +40,7 @@ def has_cifar10(tree: FileTree) -> bool:
     return _version(tree) is not None
 
 
-def read_cifar10(tree: FileTree) -> tuple[LabelledImages, LabelledImages]:
+def read_cifar10(tree: FileTree) -> tuple[LabeledImages, LabeledImages]:
     """Reads ``data_batch_*`` as training data and ``test_batch`` as test data, in files' order.
 
     The binary version's files end in ``.bin``: records of a label and 1024 red, 1024 green and 1024
@@ -65,7 +65,7 @@ def read_cifar10(tree: FileTree) -> tuple[LabelledImages, LabelledImages]:
     position = np.array([classes.index(name) for name in names], np.int32)
     contents = tree.read_all([*batches, test_batch])
 
-    def read(part: str, files: list[str]) -> LabelledImages:
+    def read(part: str, files: list[str]) -> LabeledImages:
         labels, pixels = [], []
         for name in files:
             place = tree.place(name)
@@ -82,7 +82,7 @@ def read_cifar10(tree: FileTree) -> tuple[LabelledImages, LabelledImages]:
         count, official = sum(map(len, labels)), _OFFICIAL[part]
         images = format_count(count, "image")
         note = f"{images} to {part}, where the official data set has {official:,}"
-        return LabelledImages(
+        return LabeledImages(
             tree.name,
             classes,
             np.concatenate(labels),

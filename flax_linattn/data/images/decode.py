@@ -34,9 +34,9 @@ _FORMATS = ("JPEG", "PNG", "BMP", "PPM", "TIFF", "WEBP")
 
 _KINDS = {
     "1": "black and white",
-    "L": "grey",
-    "LA": "grey with transparency",
-    "La": "grey with transparency",
+    "L": "gray",
+    "LA": "gray with transparency",
+    "La": "gray with transparency",
     "P": "of a palette",
     "PA": "of a palette",
     "RGBA": "with transparency",
@@ -182,11 +182,11 @@ def _notes(names: Sequence[str], kinds: Counter[str], num_turned: int, mode: str
         yield "images are JPEG files"
     elif num_jpeg:
         yield f"{num_jpeg:,} of {len(names):,} are JPEG files"
-    became = "red, green and blue" if mode == "RGB" else "grey"
+    became = "red, green and blue" if mode == "RGB" else "gray"
     for kind, number in sorted(kinds.items()):
         if kind != mode:
             subject = "image was" if number == 1 else "images were"
-            was = _KINDS.get(kind, "in colour")
+            was = _KINDS.get(kind, "in color")
             yield f"{number:,} {subject} {was} in the files, and became {became}"
     if num_turned:
         yield f"images turned upright, as their EXIF metadata say: {num_turned:,}"

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from flax_linattn.data.errors import DataFormatError
 from flax_linattn.data.files.file_tree import FileTree
 from flax_linattn.data.files.unpacking import check_unpacked_bytes
-from flax_linattn.data.images.images import LabelledImages
+from flax_linattn.data.images.images import LabeledImages
 
 PARTS = ("train", "t10k")
 """First words of the names of training and test files."""
@@ -26,7 +26,7 @@ def has_idx(tree: FileTree) -> bool:
     return any(_find(tree, part, "images", 3) for part in PARTS)
 
 
-def read_idx(tree: FileTree) -> tuple[LabelledImages, LabelledImages]:
+def read_idx(tree: FileTree) -> tuple[LabeledImages, LabeledImages]:
     """Reads training and test images of ``{train,t10k}-{images-idx3,labels-idx1}-ubyte[.gz]``.
 
     The classes are named by their numbers: MNIST's and Fashion-MNIST's files look the same.
@@ -46,7 +46,7 @@ def read_idx(tree: FileTree) -> tuple[LabelledImages, LabelledImages]:
     num_classes = 1 + max(int(labels.max()) for _, (_, labels) in pairs)
     classes = tuple(map(str, range(num_classes)))
     train, test = (
-        LabelledImages(tree.name, classes, labels.astype(np.int32), images[..., None])
+        LabeledImages(tree.name, classes, labels.astype(np.int32), images[..., None])
         for (_, images), (_, labels) in pairs
     )
     return train, test

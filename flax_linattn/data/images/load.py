@@ -13,12 +13,12 @@ from flax_linattn.data.images.cifar10 import has_cifar10, read_cifar10
 from flax_linattn.data.images.decode import MAX_SIDE, decode_images
 from flax_linattn.data.images.folders import find_image_folders
 from flax_linattn.data.images.idx import has_idx, read_idx
-from flax_linattn.data.images.images import LabelledImages
+from flax_linattn.data.images.images import LabeledImages
 
 
 def load_images(
     path: str | Path, *, size: int | None = None
-) -> tuple[LabelledImages, LabelledImages]:
+) -> tuple[LabeledImages, LabeledImages]:
     """Loads training and test images; the files that there are say which format they have.
 
     - ``data_batch_*.bin`` and ``test_batch.bin``: CIFAR-10's binary version;
@@ -77,7 +77,7 @@ def load_images(
     middle = len(folders.train.names)
     notes = (*folders.notes, *notes)
     train, test = (
-        LabelledImages(tree.name, folders.classes, np.array(split.labels, np.int32), part, notes)
+        LabeledImages(tree.name, folders.classes, np.array(split.labels, np.int32), part, notes)
         for split, part in ((folders.train, pixels[:middle]), (folders.test, pixels[middle:]))
     )
     return train, test

@@ -36,7 +36,7 @@ class Entry(NamedTuple):
     Attributes:
         kind: Kind of the data: ``SEQUENCES``, ``SERIES``, ``TEXTS`` or ``IMAGES``.
         about: Description of the data.
-        licence: License as stated by the source.
+        license: License as stated by the source.
         page: Web page of the data set.
         sources: Files of the data set.
         embedded: Whether it comes with the package.
@@ -45,7 +45,7 @@ class Entry(NamedTuple):
 
     kind: str
     about: str
-    licence: str
+    license: str
     page: str
     sources: tuple[Source, ...]
     embedded: bool = False
@@ -59,7 +59,7 @@ def _read() -> dict[str, Entry]:
     for row in csv.DictReader(text.splitlines()):
         source = Source(row["file"], row["url"], row["sha256"] or None)
         if name := row["name"]:
-            about, page = (row["kind"], row["about"]), (row["licence"], row["page"])
+            about, page = (row["kind"], row["about"]), (row["license"], row["page"])
             catalog[name] = Entry(*about, *page, (source,), bool(row["embedded"]), row["split"])
         else:
             name, last = catalog.popitem()

@@ -1,4 +1,4 @@
-"""Small official data sets that come with the package; see ``sets/*/README.md`` for licences."""
+"""Small official data sets that come with the package; see ``sets/*/README.md`` for licenses."""
 
 import dataclasses
 from importlib import resources
@@ -61,7 +61,7 @@ def pendulum() -> Episodes:
 
     100 episodes of 200 steps, all cut by time: 20 of random actions, then 20 each of a controller
     with less and less noise on its actions. Observations are cosine and sine of the angle, and the
-    speed; rewards are 0 at best. Drawn for this package; environment: gymnasium, MIT licence.
+    speed; rewards are 0 at best. Drawn for this package; environment: gymnasium, MIT license.
 
     Example:
         >>> episodes = pendulum()

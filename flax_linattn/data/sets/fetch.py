@@ -15,7 +15,7 @@ from flax_linattn.data.sets.catalog import CATALOG, Entry, Source
 
 
 def find_entry(name: str) -> Entry:
-    """An entry of the catalogue, by its name in whatever case."""
+    """An entry of the catalog, by its name in whatever case."""
     if name not in CATALOG:
         names = {known.lower(): known for known in CATALOG}
         if name.lower() not in names:

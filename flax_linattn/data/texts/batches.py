@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from flax_linattn.checks import MAX_SEED, OptionError, check_choice, check_integers
 from flax_linattn.data.batches.batches import ALL_ROWS, Batches, LengthBatches
 from flax_linattn.data.batches.packing import pack
-from flax_linattn.data.texts.texts import LabelledTexts
+from flax_linattn.data.texts.texts import LabeledTexts
 
 CROPS = ("prefix", "random")
 PADDINGS = ("masked", "symbol")
@@ -62,7 +62,7 @@ class TextBatches(LengthBatches):
         ValueError: If there are no texts.
 
     Example:
-        >>> texts = LabelledTexts("toy", ("neg", "pos"), np.array([1, 0], np.int32),
+        >>> texts = LabeledTexts("toy", ("neg", "pos"), np.array([1, 0], np.int32),
         ...                       (b"abc", b"abcdefg"))
         >>> batch = TextBatches(texts, 2, max_length=5, seed=None).batch(0)
         >>> batch["tokens"].tolist(), batch["mask"].sum(1).tolist(), batch["labels"].tolist()
@@ -71,7 +71,7 @@ class TextBatches(LengthBatches):
 
     def __init__(
         self,
-        texts: LabelledTexts,
+        texts: LabeledTexts,
         batch_size: int,
         *,
         max_length: int,
@@ -132,13 +132,13 @@ class PackedTextBatches:
         seed: Each epoch has its own order of the rows, drawn from it.
 
     Example:
-        >>> texts = LabelledTexts("toy", ("neg", "pos"), np.array([1, 0], np.int32), (b"ab", b"c"))
+        >>> texts = LabeledTexts("toy", ("neg", "pos"), np.array([1, 0], np.int32), (b"ab", b"c"))
         >>> batch = PackedTextBatches(texts, 1, 4, seed=0).batch(0)
         >>> batch["weight"].sum(), batch["labels"][batch["weight"] > 0].tolist()
         (np.float32(2.0), [1, 0])
     """
 
-    def __init__(self, texts: LabelledTexts, batch_size: int, length: int, *, seed: int) -> None:
+    def __init__(self, texts: LabeledTexts, batch_size: int, length: int, *, seed: int) -> None:
         check_integers(1, length=length)
         tokens = [np.frombuffer(text[:length], np.uint8).astype(np.int32) for text in texts.texts]
         packed = pack({"tokens": tokens}, length)

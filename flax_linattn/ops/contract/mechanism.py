@@ -194,7 +194,10 @@ class Mechanism(abc.ABC):
                 same numbers up to rounding.
             **parameters: The mechanism's own arguments (see ``parameters``); None means not passed.
                 Also its per-token inputs (``token_arguments``) of shape [B, S, ...], padded and
-                packed like k.
+                packed like k, and the inputs per pair in ``capabilities.pair_inputs``:
+                ``pair_mask`` (Boolean) and ``bias`` (added to the scaled scores; -inf hides a key)
+                of shape [B or 1, H or 1, T, S], ``dropout_rate`` and ``dropout_key`` of the
+                weights. With ``initial_state`` S counts its slots, then the tokens of the call.
 
         Returns:
             Outputs of shape [B, T, H, V] in the dtype of the inputs, 0 where no token is visible.
@@ -317,7 +320,8 @@ class Mechanism(abc.ABC):
             mask: Boolean array of shape [B]; where False, the state is unchanged and the output is
                 0.
             latents: As in ``attend``.
-            **parameters: As in ``attend``; per-token inputs have shape [B, ...].
+            **parameters: As in ``attend``; per-token inputs have shape [B, ...], inputs per pair [B
+                or 1, H or 1, L] over the slots of the returned cache in the order of time.
 
         Returns:
             Output of shape [B, H, V] ([B, L, H, V] for latents), and the new state, of
@@ -653,7 +657,9 @@ class Mechanism(abc.ABC):
         names = {argument.name for argument in self.token_arguments}
         given = {name: parameters[name] for name in names & set(parameters)}
         rest = {name: value for name, value in parameters.items() if name not in names}
-        own = checks.check_parameters(self.name, (*self.parameters, *sorted(names)), rest)
+        own = checks.check_parameters(
+            self.name, self.capabilities, (*self.parameters, *sorted(names)), rest
+        )
         self._check_parameters(own)
         return own, given
 

@@ -82,7 +82,7 @@ class Search:
         self.excitation_unit = self.number / np.maximum(counts, 1)  # of the exciting event type
 
     def run(self, start: Parameters, max_iterations: int) -> tuple[Parameters, float]:
-        """Returns the best parameters, and the mean of what is minimised there."""
+        """Returns the best parameters, and the mean of what is minimized there."""
         M = self.num_event_types
         base, excitation, decay = start
         x = np.concatenate(
@@ -94,7 +94,7 @@ class Search:
         )
         low, high = np.log(self.bounds)
         result = optimize.minimize(
-            self.minimised,
+            self.minimized,
             x,
             jac=True,
             method="L-BFGS-B",
@@ -111,7 +111,7 @@ class Search:
         decay = float(np.clip(np.exp(x[-1]), *self.bounds))
         return x[:M] ** 2 * self.base_unit, excitation, decay
 
-    def minimised(self, x: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+    def minimized(self, x: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
         """Minus the mean log likelihood, with one event more of each type, and its gradient."""
         M = self.num_event_types
         base, excitation, decay = self.parameters(x)

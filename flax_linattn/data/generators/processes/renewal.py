@@ -61,7 +61,7 @@ def log_survival(values: NDArray[np.float64], mixture: Mixture) -> NDArray[np.fl
 
 
 def fit_mixture(values: NDArray[np.float64], num_components: int, seed: int) -> Mixture:
-    """Fits a mixture of log-normal distributions by expectation maximisation.
+    """Fits a mixture of log-normal distributions by expectation maximization.
 
     Three starts, from quantiles and from values at random, are compared on at most 20,000 of the
     values, drawn at random. The best is then followed on all, until the mean log density gains less
@@ -107,7 +107,7 @@ def _follow(logs: NDArray[np.float64], start: Mixture, floor: float) -> tuple[Mi
 def em_step(
     x: NDArray[np.float64], counts: NDArray[np.int64], mixture: Mixture, floor: float
 ) -> tuple[Mixture, float]:
-    """One step of expectation maximisation, with deviations from a floor on.
+    """One step of expectation maximization, with deviations from a floor on.
 
     ``counts`` say how often each of the logarithms x occurs. Returns the next mixture, and the mean
     log density of the logarithms under the one before.
@@ -204,7 +204,7 @@ class RenewalProcess(Process):
         seed: int = 0,
         resolution: float | None = None,
     ) -> RenewalProcess:
-        """Fits the mixture to the logarithms of the gaps, by expectation maximisation.
+        """Fits the mixture to the logarithms of the gaps, by expectation maximization.
 
         Only gaps that end with an event count; the times from the last event to the end do not. No
         deviation is below 0.01 standard deviations of the logarithms of all gaps: gaps that repeat

@@ -1,0 +1,117 @@
+"""Options of the attention layer: their equations, in parallel, by steps, padded and packed."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from flax_linattn import nn
+from flax_linattn.checks import OptionError
+from tests.contract.tolerances import assert_close
+from tests.nn import checks
+from tests.nn.cases import WIDTH, call, make_attention, normal, run_steps
+from tests.nn.equations import attended
+
+SCALED = nn.RotaryPosition(
+    fraction=0.7, scaling=nn.RotaryScaling("yarn", 4.0, original_max_position_embeddings=16)
+)
+"""Of the three channels of a head, it rotates two."""
+
+OPTIONS = {
+    "rotary": {"position": SCALED},
+    "rms": {"normalize_qk": "rms", "position": SCALED},
+    "l2": {"normalize_qk": "l2"},
+}
+
+
+def make(mechanism, **options):
+    """A layer whose norms, too, are away from their initial values."""
+    layer = make_attention(mechanism, **options)
+    for i, norm in enumerate((layer.query_norm, layer.key_norm)):
+        if norm is not None:
+            norm.scale[...] = norm.scale[...] + 0.3 * normal(i, WIDTH // 2)
+    return layer
+
+
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+def test_the_layer_is_its_equations(options):
+    layer, x = make("softmax", **options), normal(1, 2, 5, WIDTH)
+    want = attended(layer, x, causal=True)
+    assert_close(call(layer, x, is_causal=True), want, "float32")
+    assert np.abs(want - attended(make_attention("softmax"), x, causal=True)).max() > 1e-3
+    half = make("softmax", dtype=jnp.bfloat16, **options)
+    y = call(half, x, is_causal=True)
+    assert y.dtype == jnp.bfloat16
+    assert_close(y, want, "bfloat16")
+    start = half.init_state(2, 5)
+    steps, state = run_steps(half, x, start)
+    assert_close(steps, y, "bfloat16")
+    assert jax.tree.map(lambda a: a.dtype, state) == jax.tree.map(lambda a: a.dtype, start)
+
+
+@pytest.mark.parametrize(("mechanism", "name"), [("softmax", "rms")])
+def test_layers_with_options_stream_and_pack(mechanism, name):
+    checks.streams_and_packs(make(mechanism, **OPTIONS[name]))
+
+
+# -- normalized queries and keys -----------------------------------------------------
+
+
+@pytest.mark.parametrize("normalize_qk", ["rms", "l2"])
+def test_a_learned_query_is_normalized_like_the_keys(normalize_qk):
+    layer, x = make("aaren", normalize_qk=normalize_qk), normal(1, 2, 5, WIDTH)
+    assert_close(call(layer, x, is_causal=True), attended(layer, x, causal=True), "float32")
+
+
+def test_one_norm_for_queries_that_are_keys():
+    layer = make("reformer:bucket_size=2,num_hashes=2", normalize_qk="rms")
+    assert layer.query_norm is None and layer.key_norm is not None
+    assert np.isfinite(call(layer, normal(1, 2, 4, WIDTH))).all()
+
+
+def test_cross_attention_and_latents_normalize():
+    layer = make("softmax", normalize_qk="rms")
+    x, context = normal(1, 2, 3, WIDTH), normal(2, 2, 5, WIDTH)
+    assert_close(call(layer, x, context), attended(layer, x, context), "float32")
+    assert_close(layer.attend_to(x, layer.project(context)), call(layer, x, context), "float32")
+    rngs = nnx.Rngs(0)
+    read = nn.LatentAttention(WIDTH, 2, num_latents=2, normalize_qk="rms", rngs=rngs)
+    steps, _ = run_steps(read, x, read.init_state(2))
+    assert_close(steps[:, -1], call(read, x), "float32")
+    assert read.query_norm.scale.shape == (3,)
+
+
+def test_unknown_normalization_is_refused():
+    with pytest.raises(OptionError, match="normalize_qk must be one of rms, l2, got 'layer'"):
+        make_attention("softmax", normalize_qk="layer")
+
+
+# -- rotary positions ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("message", "options"),
+    [
+        ("rope_type must be one of linear, ntk", {"rope_type": "dynamic"}),
+        ("factor must be at least 1", {"factor": 0.5}),
+        ("has no beta_fast; remove it", {"beta_fast": 32.0}),
+        ("needs original_max_position_embeddings", {"rope_type": "yarn"}),
+        ("low_freq_factor must be positive", {"low_freq_factor": -1.0, "rope_type": "llama3"}),
+        ("the slower of which must be fewer", {"rope_type": "yarn", "beta_slow": 40.0}),
+    ],
+)
+def test_what_scaling_refuses(message, options):
+    if "beta_slow" in options or "low_freq_factor" in options:
+        options = options | {"original_max_position_embeddings": 8}
+    with pytest.raises(OptionError, match=message):
+        nn.RotaryScaling(**{"rope_type": "linear", "factor": 2.0, **options})
+
+
+def test_what_rotary_positions_refuse():
+    for options in ({"base": 1.0}, {"fraction": 0.0}, {"fraction": 1.1}):
+        with pytest.raises(OptionError, match=f"{next(iter(options))} must be"):
+            nn.RotaryPosition(**options)
+    x, at = jnp.ones((1, 1, 4)), jnp.zeros(1, jnp.int32)
+    with pytest.raises(ValueError, match=r"got 0 of 4 \(fraction=0.2\)"):
+        nn.RotaryPosition(fraction=0.2)(x, at)
