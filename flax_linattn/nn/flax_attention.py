@@ -38,7 +38,7 @@ _NO_EQUIVALENT = (
 
 @dataclasses.dataclass(frozen=True)  # a value: equal layers have equal graphs
 class AttentionFunction:
-    """A mechanism with the signature of ``nnx.dot_product_attention``; see ``attention_function``.
+    """Mechanism with the signature of ``nnx.dot_product_attention``: ``attention_function``.
 
     Attributes:
         mechanism: Mechanism that computes the outputs.
@@ -93,11 +93,12 @@ class AttentionFunction:
             query: Queries of shape [*B, T, H, K].
             key: Keys of shape [*B, S, H, K].
             value: Values of shape [*B, S, H, V].
-            bias: Not supported; None.
-            mask: Mask of the valid keys, broadcastable to [*B, 1, 1, S].
-            broadcast_dropout: Unused, because there is no dropout.
-            dropout_rng: Unused, because there is no dropout.
-            dropout_rate: Dropout rate of attention weights; not supported in training.
+            bias: Bias of the scores, broadcastable to [*B, H, T, S], if ``capabilities.bias``.
+            mask: Mask of the valid keys, broadcastable to [*B, 1, 1, S]; with
+                ``capabilities.pair_mask`` any mask broadcastable to [*B, H, T, S].
+            broadcast_dropout: Unused: all sequences and heads drop weights of their own.
+            dropout_rng: Random key of the dropout.
+            dropout_rate: Dropout rate of attention weights, if ``capabilities.weight_dropout``.
             deterministic: Whether dropout is off.
             dtype: Dtype of the computation; inferred from the inputs if None.
             precision: Precision of matrix products.
@@ -108,25 +109,24 @@ class AttentionFunction:
             attn_weights_value_einsum: Option of Linen's layers; not supported.
 
         Returns:
-            Outputs of shape [*B, T, H, V]. As in Flax, padded queries have outputs, too.
+            Outputs of shape [*B, T, H, V]. As in Flax, padded queries have outputs, too; a query
+            that attends to no key has the output 0.
 
         Raises:
             ValueError: If an argument is not supported, or the mechanism rejects the call.
         """
-        name = self.mechanism.name
+        name, can = self.mechanism.name, self.mechanism.capabilities
+        pairs: dict[str, Any] = {}
         if not deterministic and dropout_rate > 0:
-            raise ValueError(
-                f"{name!r} has no dropout of attention weights, got dropout_rate={dropout_rate}; "
-                "set the dropout_rate of the attention layer to 0."
-            )
-        if bias is not None:
-            raise ValueError(
-                f"{name!r} does not support a bias of attention scores; omit bias, or choose "
-                "Flax's own attention function."
-            )
+            if not can.weight_dropout:
+                raise ValueError(
+                    f"{name!r} has no dropout of attention weights, got "
+                    f"dropout_rate={dropout_rate}; set the dropout_rate of the layer to 0."
+                )
+            pairs |= {"dropout_rate": dropout_rate, "dropout_key": dropout_rng}
         if module is not None:
             raise ValueError(
-                f"{name!r} forms no attention weights to sow; call the layer without sow_weights, "
+                f"{name!r} does not sow attention weights; call the layer without sow_weights, "
                 "and compute the weights of short sequences by ops.weights."
             )
         if qk_attn_weights_einsum is not None or attn_weights_value_einsum is not None:
@@ -136,37 +136,52 @@ class AttentionFunction:
         *batch, num_queries, _, _ = q.shape
         source = k.shape[-3]
         causal = self.is_causal or is_causal
-        key_mask = (
-            None if mask is None else self._key_mask(jnp.asarray(mask), batch, source, causal)
-        )
-        if causal and num_queries == 1 and source > 1 and key_mask is not None:
-            causal = False  # one token and a cache, whose mask hides the slots of later tokens
-        q, k, v = (x.reshape(math.prod(batch), *x.shape[-3:]) for x in (q, k, v))
-        # Flax's masks are of keys alone, whether or not these are the tokens that ask.
-        every = None if key_mask is None else jnp.ones(q.shape[:2], bool)
-        y = self.mechanism.attend(q, k, v, is_causal=causal, mask=key_mask, query_mask=every)
-        return y.reshape(*batch, *y.shape[1:])
 
-    def _key_mask(self, mask: Array, batch: list[int], source: int, causal: bool) -> Array:
-        """Returns the mask of valid keys, [B, S], that a mask for Flax holds."""
-        name = self.mechanism.name
-        if not self.mechanism.capabilities.recurrent:
+        def flatten(x: Array, *sizes: int) -> Array:
+            """Broadcasts [..., H, T, S] to all sequences and the last axes, as [B, ...]."""
+            x = x.reshape((1,) * (len(batch) + 3 - x.ndim) + x.shape)
+            x = jnp.broadcast_to(x, (*batch, *x.shape[len(batch) : -len(sizes)], *sizes))
+            return x.reshape(math.prod(batch), *x.shape[len(batch) :])
+
+        key_mask = every = None
+        if mask is not None:
+            mask = jnp.asarray(mask).astype(bool)
+            if mask.shape[-3:-1] in ((1, 1), (1,), ()):  # of keys alone
+                key_mask = flatten(mask, source)[:, 0, 0]
+                # Flax's masks are of keys, whether or not these are the tokens of the queries.
+                every = jnp.ones((math.prod(batch), num_queries), bool)
+            else:
+                self._check_pair_mask(mask, causal)
+                pairs["pair_mask"] = flatten(mask, num_queries, source)
+        if bias is not None:
+            if not can.bias:
+                raise ValueError(f"{name!r} does not support a bias of attention scores; omit it.")
+            pairs["bias"] = flatten(bias, num_queries, source)
+        if key_mask is not None and not can.recurrent:
             raise ValueError(
                 f"{name!r} mixes the queries of a sequence, and a mask of keys does not say which "
                 "queries are padding; use nn.Attention(...)(x, mask=...)."
             )
-        mask = mask.astype(bool).reshape((1,) * (len(batch) + 3 - mask.ndim) + mask.shape)
-        if mask.shape[-3:-1] == (1, 1):
-            return jnp.broadcast_to(mask[..., 0, 0, :], (*batch, source)).reshape(-1, source)
+        if causal and num_queries == 1 and source > 1 and key_mask is not None:
+            causal = False  # one token and a cache, whose mask hides the slots of later tokens
+        q, k, v = (x.reshape(math.prod(batch), *x.shape[-3:]) for x in (q, k, v))
+        y = self.mechanism.attend(
+            q, k, v, is_causal=causal, mask=key_mask, query_mask=every, **pairs
+        )
+        return y.reshape(*batch, *y.shape[1:])
+
+    def _check_pair_mask(self, mask: Array, causal: bool) -> None:
+        """Refuses a mask [..., H, T, S] of a mechanism that cannot hide single pairs."""
+        if self.mechanism.capabilities.pair_mask:
+            return
         hint = ""
         if not isinstance(mask, jax.core.Tracer) and mask.shape[-2] == mask.shape[-1]:
-            values = np.asarray(mask)
-            if not causal and not np.triu(values, 1).any():
+            if not causal and not np.triu(np.asarray(mask), 1).any():
                 hint = " This mask is causal; make the function with is_causal=True."
         raise ValueError(
-            f"{name!r} takes a mask of the valid keys, [B, 1, 1, S], got shape {mask.shape}, in "
-            "which heads or queries have masks of their own. Pass x_is_valid[:, None, None, :], "
-            f"and is_causal=True for causality.{hint}"
+            f"{self.mechanism.name!r} takes a mask of the valid keys, [B, 1, 1, S], got shape "
+            f"{mask.shape}, in which heads or queries have masks of their own. Pass "
+            f"is_valid[:, None, None, :], and is_causal=True for causality.{hint}"
         )
 
 
@@ -390,11 +405,11 @@ def _check_module(source: Any, mechanism: object) -> AttentionFunction | None:
 
 
 def _check_params(params: Mapping[str, Any]) -> None:
-    """Refuses parameters that are not those of an attention layer without normalization."""
+    """Refuses names and shapes that a layer without normalization does not have."""
     if {"query_ln", "key_ln"} & set(params):
         raise ValueError(
-            "nn.Attention does not normalize queries and keys (normalize_qk=True); convert a layer "
-            "without normalize_qk."
+            "nn.Attention does not normalize queries and keys by LayerNorm (normalize_qk=True); "
+            "convert a layer without normalize_qk."
         )
     if set(params) != set(_PROJECTIONS):
         raise ValueError(
@@ -424,12 +439,20 @@ def _check_layer(layer: Attention) -> AttentionFunction | None:
         raise ValueError("Flax's attention layers have no position encoding, but the layer has.")
     if isinstance(layer.key_projection, PositionLinear):
         raise ValueError("Flax's attention layers have no separate weights for each position.")
-    if layer.mechanism_parameters:
+    if layer.normalize_qk is not None:
         raise ValueError(
-            f"{layer.mechanism.name!r} learns {', '.join(layer.mechanism_parameters)}, for which "
-            "Flax's attention layers have no place."
+            "Flax's attention layers normalize queries and keys by LayerNorm only, got "
+            f"normalize_qk={layer.normalize_qk!r}."
         )
     function = AttentionFunction(layer.mechanism, bool(layer.is_causal))
+    others = layer.mechanism_parameters or set(nnx.state(layer, nnx.Param)) - {
+        *_PROJECTIONS.values()
+    }
+    if others:
+        raise ValueError(
+            f"the layer learns {', '.join(map(str, others))}, for which Flax's attention layers "
+            "have no place."
+        )
     if not isinstance(layer.mechanism, ops.SoftmaxAttention):
         return function
     plain = ops.SoftmaxAttention()
