@@ -84,6 +84,11 @@ class Attention(ProjectedAttention):
             ``position``: "rms" with a learned scale per channel (Qwen3, Gemma 3), or "l2" to length
             1, where ``scale`` of the mechanism should be larger ("softmax:scale=10"); None for
             none.
+        output_norm: "rms" normalizes the outputs of each head over their channels, with a learned
+            scale per channel that the heads share (Gated DeltaNet); None for none.
+        output_gate: Activation of a gate, "sigmoid" (Qwen3-Next) or "silu" (GLA, RetNet), which is
+            a linear map of ``x`` and multiplies the outputs, after ``output_norm`` and before the
+            output projection; None for none.
         position: Position encoding of queries and keys, such as ``RotaryPosition()``; None for
             none.
         dtype: Dtype of the computation; inferred from inputs and parameters if None.
@@ -121,13 +126,20 @@ class Attention(ProjectedAttention):
         *,
         mechanism: str | ops.Mechanism = "softmax",
         is_causal: bool | None = None,
+        output_gate: Literal["sigmoid", "silu"] | None = None,
         position: QueryKeyPosition | None = None,
         rngs: nnx.Rngs,
         **options: Unpack[AttentionOptions],
     ) -> None:
         check_options(self, AttentionOptions, options)
         super().__init__(
-            in_features, num_heads, mechanism=mechanism, position=position, rngs=rngs, **options
+            in_features,
+            num_heads,
+            mechanism=mechanism,
+            output_gate=output_gate,
+            position=position,
+            rngs=rngs,
+            **options,
         )
         can = self.mechanism.capabilities
         if is_causal is not None and not (can.causal if is_causal else can.noncausal):
@@ -247,7 +259,8 @@ class Attention(ProjectedAttention):
         q = self._queries(x, k)
         if self.position is not None and call.positions is not None:
             q, k = self.position(q, call.positions), self.position(k, call.positions)
-        return self._attend(q, k, x, call, query_mask=call.mask)
+        y, state = self._attend(q, k, x, call, query_mask=call.mask)
+        return self._project_out(y, x), state
 
     def _attend_across(
         self, x: Features, context: Features, context_mask: Mask | None, call: Call
@@ -264,9 +277,11 @@ class Attention(ProjectedAttention):
             )
         context = zero_padding(context, context_mask)
         k = self._keys(context)
-        q = self._queries(zero_padding(x, call.mask), k)
+        x = zero_padding(x, call.mask)
         real = jnp.ones(x.shape[:2], bool) if call.mask is None else call.mask
-        return self._attend(q, k, context, call.replace(mask=context_mask), query_mask=real)
+        call = call.replace(mask=context_mask)
+        y, state = self._attend(self._queries(x, k), k, context, call, query_mask=real)
+        return self._project_out(y, x), state
 
     @automatic(1)
     def project(self, context: Features, mask: Mask | None = None) -> Context:
@@ -305,15 +320,16 @@ class Attention(ProjectedAttention):
         Returns:
             Outputs of shape [B, T, out_features], equal to those of ``__call__`` with the context.
         """
+        x = zero_padding(x, mask)
         y = self.mechanism.attend(
-            self._queries(zero_padding(x, mask), context.k),
+            self._queries(x, context.k),
             context.k,
             context.v,
             mask=context.mask,
             query_mask=jnp.ones(x.shape[:2], bool) if mask is None else mask,
             **self._parameters(),
         )
-        return self._project_out(y)
+        return self._project_out(y, x)
 
     def _check_cross(self) -> None:
         if not self.mechanism.capabilities.cross:
@@ -370,7 +386,8 @@ class Attention(ProjectedAttention):
             if positions is None:
                 raise ValueError(_POSITIONS)
             q, k = self.position(q, positions), self.position(k, positions)
-        return self._attend_step(q, k, x, state, mask)
+        y, state = self._attend_step(q, k, x, state, mask)
+        return self._project_out(y, x), state
 
     def _check_step(self) -> None:
         if self.is_causal is False:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable
 from typing import Any, Literal
 
+import jax
 import jax.numpy as jnp
 from einops import rearrange
 from flax import nnx
@@ -23,6 +25,12 @@ from flax_linattn.typing import Array, State
 
 QUERY_INIT = nnx.initializers.normal(0.02)
 QK_NORMS = ("rms", "l2")
+OUTPUT_NORMS = ("rms",)
+OUTPUT_GATES: dict[str, Callable[[Array], Array]] = {
+    "sigmoid": jax.nn.sigmoid,
+    "silu": jax.nn.silu,
+}
+"""Activations of the output gate by name."""
 
 
 class AttentionOptions(ParameterOptions, total=False):
@@ -32,6 +40,7 @@ class AttentionOptions(ParameterOptions, total=False):
     out_features: int | None
     use_bias: bool
     normalize_qk: Literal["rms", "l2"] | None
+    output_norm: Literal["rms"] | None
     dtype: DTypeLike | None
     query_init: nnx.Initializer
 
@@ -59,6 +68,8 @@ class ProjectedAttention(nnx.Module):
         out_features: int | None = None,
         use_bias: bool = True,
         normalize_qk: Literal["rms", "l2"] | None = None,
+        output_norm: Literal["rms"] | None = None,
+        output_gate: Literal["sigmoid", "silu"] | None = None,
         position: QueryKeyPosition | None = None,
         dtype: DTypeLike | None = None,
         param_dtype: DTypeLike = jnp.float32,
@@ -77,8 +88,7 @@ class ProjectedAttention(nnx.Module):
                 f"of num_heads, got num_heads={num_heads}."
             )
         self.mechanism = resolve_mechanism(mechanism)
-        if normalize_qk is not None:
-            check_choice(QK_NORMS, normalize_qk=normalize_qk)
+        check_output_options(normalize_qk, output_norm, output_gate)
         learned = self.mechanism.capabilities.learned_query
         if learned and position is not None:
             raise ValueError(
@@ -90,7 +100,7 @@ class ProjectedAttention(nnx.Module):
         self.num_heads = num_heads
         self.head_dim = qkv_features // num_heads
         self.position = position
-        self.normalize_qk = normalize_qk
+        self.normalize_qk, self.output_gate = normalize_qk, output_gate
 
         options: dict[str, Any] = {
             "use_bias": use_bias,
@@ -118,6 +128,11 @@ class ProjectedAttention(nnx.Module):
             else None
             for projection in (self.query_projection, self.key_projection)
         )
+        self.output_norm = (
+            None
+            if output_norm is None
+            else RMSNorm(self.head_dim, param_dtype=param_dtype, rngs=rngs)
+        )
         shape = (in_features,) if self.num_latents is None else (self.num_latents, in_features)
         self.query = nnx.Param(query_init(rngs.params(), shape, param_dtype)) if learned else None
         self.mechanism.check_heads(num_heads)
@@ -141,6 +156,10 @@ class ProjectedAttention(nnx.Module):
                 name: nnx.Param(parameter.init(rngs.params(), parameter.shape, param_dtype))
                 for name, parameter in learned_parameters.items()
             }
+        )
+        # Last, so that an option does not change the initial values of the other parameters.
+        self.gate_projection = (
+            None if output_gate is None else linear(in_features, qkv_features, **options, **init)
         )
 
     @property
@@ -180,7 +199,7 @@ class ProjectedAttention(nnx.Module):
         """Attends to tokens [B, S, C] with the queries and keys computed from them.
 
         Returns:
-            The projected outputs, and the state if the call needs one.
+            Outputs of the heads [B, T, H, V], and the state if the call needs one.
         """
         attended = self.mechanism.attend(
             k=self._to_unit_length(k),
@@ -196,14 +215,13 @@ class ProjectedAttention(nnx.Module):
             **self._parameters(),
             **self._token_arguments(source),
         )
-        y, state = attended if isinstance(attended, tuple) else (attended, None)
-        return self._project_out(y), state
+        return attended if isinstance(attended, tuple) else (attended, None)
 
     def _attend_step(
         self, q: Array, k: Array, x: Array, state: State, mask: Array | None
     ) -> tuple[Array, State]:
-        """Attends from one token per row, x [B, C]."""
-        y, state = self.mechanism.step(
+        """Attends from one token per row, x [B, C]; returns outputs of the heads [B, H, V]."""
+        return self.mechanism.step(
             k=self._to_unit_length(k),
             v=self._split_heads(self.value_projection(x)),
             state=state,
@@ -212,7 +230,6 @@ class ProjectedAttention(nnx.Module):
             **self._parameters(),
             **self._token_arguments(x),
         )
-        return self._project_out(y), state
 
     def _check_inputs(self, axes: str, **inputs: Any) -> None:
         """Raises unless each input is an array [axes, C]; the message names the input."""
@@ -267,8 +284,18 @@ class ProjectedAttention(nnx.Module):
     def _split_heads(self, x: Array) -> Array:
         return rearrange(x, "... (h k) -> ... h k", h=self.num_heads)
 
-    def _project_out(self, y: Array) -> Array:
+    def _project_out(self, y: Array, x: Array) -> Array:
+        """Normalizes and gates outputs of the heads [..., H, V] and projects them.
+
+        The gate is computed from the inputs x [..., C] at the positions of the queries.
+        """
+        if self.output_norm is not None:
+            y = self.output_norm(y)
         y = rearrange(y, "... h v -> ... (h v)")
+        if self.gate_projection is not None and self.output_gate is not None:
+            gate = self.gate_projection(x)
+            gate = OUTPUT_GATES[self.output_gate](gate.astype(accumulation_dtype(gate.dtype)))
+            y = y * gate.astype(y.dtype)
         return y if self.out_projection is None else self.out_projection(y)
 
 
@@ -282,6 +309,23 @@ class _FlatBias:
     def __call__(self, key: Array, shape: tuple[int, ...], dtype: DTypeLike = jnp.float32) -> Array:
         bias: Array = self.init(key, self.axes, dtype)
         return bias.reshape(shape)
+
+
+def check_output_options(
+    normalize_qk: str | None, output_norm: str | None, output_gate: str | None
+) -> None:
+    """Raises unless each option is one of its choices, or None.
+
+    Raises:
+        OptionError: If an option is unknown; the message names it.
+    """
+    for choices, option in (
+        (QK_NORMS, {"normalize_qk": normalize_qk}),
+        (OUTPUT_NORMS, {"output_norm": output_norm}),
+        (OUTPUT_GATES, {"output_gate": output_gate}),
+    ):
+        if None not in option.values():
+            check_choice(choices, **option)
 
 
 def resolve_mechanism(mechanism: str | ops.Mechanism) -> ops.Mechanism:

@@ -67,7 +67,15 @@ def attended(attention: Any, x: Any, context: Any = None, *, causal: bool = Fals
     if causal:
         score = np.where(np.tril(np.ones(score.shape[-2:], bool)), score, -np.inf)
     y = np.einsum("...hts,...shv->...thv", special.softmax(score, axis=-1), v)
-    return affine(attention.out_projection, y.reshape(*y.shape[:-2], -1))
+    if attention.output_norm is not None:
+        y = normed(attention.output_norm, y)
+    y = y.reshape(*y.shape[:-2], -1)
+    if attention.gate_projection is not None:
+        gate = affine(attention.gate_projection, x)
+        y = y * (
+            ACTIVATIONS["silu"](gate) if attention.output_gate == "silu" else special.expit(gate)
+        )
+    return affine(attention.out_projection, y)
 
 
 def perceived(feed_forward: Any, h: Any) -> np.ndarray:
