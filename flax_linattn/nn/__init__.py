@@ -29,10 +29,12 @@ from flax_linattn.nn.position import (
     sinusoid,
     token_positions,
 )
+from flax_linattn.nn.position_bias import AlibiBias, PositionBias, RelativeBias
 from flax_linattn.nn.projected import ProjectedAttention, resolve_mechanism
 from flax_linattn.nn.sequence_norm import SequenceNorm
 
 __all__ = [
+    "AlibiBias",
     "Attention",
     "AttentionCell",
     "AttentionFunction",
@@ -48,10 +50,12 @@ __all__ = [
     "LearnedPosition",
     "ParameterOptions",
     "PatchEmbedding",
+    "PositionBias",
     "PositionLinear",
     "ProjectedAttention",
     "QueryKeyPosition",
     "RMSNorm",
+    "RelativeBias",
     "RotaryPosition",
     "RotaryScaling",
     "SequenceNorm",

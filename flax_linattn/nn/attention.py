@@ -10,13 +10,17 @@ from jax.typing import DTypeLike
 from jaxtyping import Int
 
 from flax_linattn import ops
+from flax_linattn.checks import check_rate
 from flax_linattn.nn.call import Call
+from flax_linattn.nn.dropout import make_dropout, resolve_dropout_key
 from flax_linattn.nn.linear import PositionLinear, check_options
 from flax_linattn.nn.meshes import automatic
 from flax_linattn.nn.position import QueryKeyPosition
+from flax_linattn.nn.position_bias import PositionBias
 from flax_linattn.nn.projected import AttentionOptions, ProjectedAttention
 from flax_linattn.ops.contract.masks import zero_padding
-from flax_linattn.ops.contract.state import register_state
+from flax_linattn.ops.contract.state import register_state, unpack_state
+from flax_linattn.ops.engine.cache import Positions
 from flax_linattn.typing import (
     Array,
     Features,
@@ -36,6 +40,9 @@ class AttentionCallOptions(SequenceOptions, total=False):
     is_causal: bool | None
     positions: Int[Array, "B T"] | None
     context_mask: Mask | None
+    pair_mask: Array | None
+    bias: Array | None
+    dropout_key: Array | None
 
 
 @register_state
@@ -91,6 +98,10 @@ class Attention(ProjectedAttention):
             output projection; None for none.
         position: Position encoding of queries and keys, such as ``RotaryPosition()``; None for
             none.
+        position_bias: Bias of the scores by position, such as ``AlibiBias(num_heads)`` or
+            ``RelativeBias(...)``, if ``mechanism.capabilities.bias``; None for none.
+        weight_dropout_rate: Fraction of attention weights dropped during training, if
+            ``mechanism.capabilities.weight_dropout``.
         dtype: Dtype of the computation; inferred from inputs and parameters if None.
         param_dtype: Dtype of the parameters.
         kernel_init: Initializer of the kernels; default ``UniformFanIn``, see ``ParameterOptions``.
@@ -98,12 +109,13 @@ class Attention(ProjectedAttention):
         out_kernel_init: Initializer of the output projection's kernel; default ``kernel_init``.
         out_bias_init: Initializer of the output projection's bias; default ``bias_init``.
         query_init: Initializer of the learned query token (the paper names none).
-        rngs: Random number generators; "params" initializes the parameters.
+        rngs: Random number generators; "params" initializes the parameters, and "dropout", if
+            present, gives dropout keys after ``attention.train()``.
 
     Raises:
         ValueError: If ``qkv_features`` is not a multiple of ``num_heads``, the mechanism is
-            unknown or does not support ``is_causal``, or ``position`` is given to a mechanism with
-            a learned query, which has no position.
+            unknown or does not support ``is_causal`` or an option, or ``position`` is given to a
+            mechanism with a learned query, which has no position.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -128,6 +140,8 @@ class Attention(ProjectedAttention):
         is_causal: bool | None = None,
         output_gate: Literal["sigmoid", "silu"] | None = None,
         position: QueryKeyPosition | None = None,
+        position_bias: PositionBias | None = None,
+        weight_dropout_rate: float = 0.0,
         rngs: nnx.Rngs,
         **options: Unpack[AttentionOptions],
     ) -> None:
@@ -148,6 +162,22 @@ class Attention(ProjectedAttention):
                 "or choose another mechanism."
             )
         self.is_causal = True if is_causal is None and not can.noncausal else is_causal
+        check_rate(weight_dropout_rate=weight_dropout_rate)
+        for option, given, field in (
+            ("position_bias", position_bias is not None, "bias"),
+            ("weight_dropout_rate", weight_dropout_rate > 0, "weight_dropout"),
+        ):
+            if given and not getattr(can, field):
+                raise ValueError(
+                    f"{self.mechanism.name!r} does not support {option}; omit it, or choose a "
+                    f"mechanism whose capabilities.{field} is True, such as softmax."
+                )
+        if position_bias is not None:
+            _check_position_bias(position_bias, self.mechanism, num_heads)
+        self.position_bias = position_bias
+        self.weight_dropout = (
+            make_dropout(weight_dropout_rate, rngs) if weight_dropout_rate else None
+        )
 
     @overload
     def __call__(
@@ -182,6 +212,9 @@ class Attention(ProjectedAttention):
         positions: Int[Array, "B T"] | None = None,
         state: State | None = None,
         return_state: bool = False,
+        pair_mask: Array | None = None,
+        bias: Array | None = None,
+        dropout_key: Array | None = None,
         form: str = "auto",
     ) -> Features | tuple[Features, State]:
         """Attends over whole sequences, in parallel.
@@ -199,6 +232,10 @@ class Attention(ProjectedAttention):
             state: State returned by an earlier call, whose tokens precede these.
             return_state: Whether to return ``(y, state)`` instead of ``y``, for a causal call that
                 later calls continue.
+            pair_mask: Boolean array of shape [B or 1, H or 1, T, S]; False hides a key from a
+                query; see ``ops.Mechanism.attend``.
+            bias: Array of shape [B or 1, H or 1, T, S], added to the scores.
+            dropout_key: Random key that enables dropout of the weights.
             form: Form of the computation; see ``ops.Mechanism.attend``.
 
         Returns:
@@ -215,6 +252,12 @@ class Attention(ProjectedAttention):
             segment_ids=segment_ids,
             positions=positions,
             state=state,
+            dropout_key=(
+                dropout_key
+                if self.weight_dropout is None
+                else resolve_dropout_key(self.weight_dropout, dropout_key)
+            ),
+            pair_inputs=_drop_missing(pair_mask=pair_mask, bias=bias),
             is_causal=self._resolve_causal(is_causal),
             return_state=return_state,
             form=form,
@@ -259,8 +302,23 @@ class Attention(ProjectedAttention):
         q = self._queries(x, k)
         if self.position is not None and call.positions is not None:
             q, k = self.position(q, call.positions), self.position(k, call.positions)
+        positions = None
+        if self.position_bias is not None and isinstance(self.mechanism, ops.CacheMechanism):
+            positions = self.mechanism.pair_positions(k, call.state, call.mask, call.segment_ids)
+        call = call.replace(pair_inputs=self._pair_inputs(call, positions))
         y, state = self._attend(q, k, x, call, query_mask=call.mask)
         return self._project_out(y, x), state
+
+    def _pair_inputs(self, call: Call, positions: Positions | None) -> dict[str, Array]:
+        """Returns the inputs per pair of a call, with the layer's own bias and dropout."""
+        inputs = dict(call.pair_inputs or {})
+        if self.position_bias is not None and positions is not None:
+            bias = self.position_bias(*positions)
+            inputs["bias"] = bias + inputs["bias"].astype(bias.dtype) if "bias" in inputs else bias
+        if self.weight_dropout is not None and call.dropout_key is not None:
+            inputs["dropout_key"] = call.dropout_key
+            inputs["dropout_rate"] = jnp.asarray(self.weight_dropout.rate)
+        return inputs
 
     def _attend_across(
         self, x: Features, context: Features, context_mask: Mask | None, call: Call
@@ -269,17 +327,18 @@ class Attention(ProjectedAttention):
         self._check_inputs("B, T", x=x, context=context)
         _check_state_wanted(call)
         self._check_positions(call.positions)
-        if self.position is not None:
-            raise ValueError(
-                "position cannot be used with a context, because positions of two "
-                "sequences are not comparable; create the layer for cross-attention "
-                "without position."
-            )
+        for option in ("position", "position_bias"):
+            if getattr(self, option) is not None:
+                raise ValueError(
+                    f"{option} cannot be used with a context, because positions of two "
+                    "sequences are not comparable; create the layer for cross-attention "
+                    f"without {option}."
+                )
         context = zero_padding(context, context_mask)
         k = self._keys(context)
         x = zero_padding(x, call.mask)
         real = jnp.ones(x.shape[:2], bool) if call.mask is None else call.mask
-        call = call.replace(mask=context_mask)
+        call = call.replace(mask=context_mask, pair_inputs=self._pair_inputs(call, None))
         y, state = self._attend(self._queries(x, k), k, context, call, query_mask=real)
         return self._project_out(y, x), state
 
@@ -355,6 +414,8 @@ class Attention(ProjectedAttention):
         *,
         mask: Array | None = None,
         positions: Int[Array, "B"] | None = None,
+        pair_mask: Array | None = None,
+        bias: Array | None = None,
     ) -> tuple[FeaturesStep, State]:
         """Processes one token per row, as a recurrent network.
 
@@ -363,6 +424,9 @@ class Attention(ProjectedAttention):
             state: State from ``init_state``, ``__call__`` or ``step``.
             mask: Boolean array of shape [B]; where False, the row's state is unchanged.
             positions: Integer array of shape [B], for a layer with a ``position``.
+            pair_mask: Boolean array of shape [B or 1, H or 1, L] over the slots of the returned
+                cache; see ``ops.Mechanism.step``.
+            bias: Array of shape [B or 1, H or 1, L], added to the scores.
 
         Returns:
             Outputs of shape [B, out_features], and the new state.
@@ -386,7 +450,12 @@ class Attention(ProjectedAttention):
             if positions is None:
                 raise ValueError(_POSITIONS)
             q, k = self.position(q, positions), self.position(k, positions)
-        y, state = self._attend_step(q, k, x, state, mask)
+        inputs = _drop_missing(pair_mask=pair_mask, bias=bias)
+        if self.position_bias is not None:
+            cache = unpack_state(state)[0]
+            own = self.position_bias(cache.next_position[:, None], cache.next_slots[None])[:, :, 0]
+            inputs["bias"] = own if bias is None else own + bias.astype(own.dtype)
+        y, state = self._attend_step(q, k, x, state, mask, **inputs)
         return self._project_out(y, x), state
 
     def _check_step(self) -> None:
@@ -402,6 +471,26 @@ class Attention(ProjectedAttention):
                 "this layer does not use positions; create it with position, such as "
                 "RotaryPosition(), or omit positions."
             )
+
+
+def _drop_missing(**arrays: Array | None) -> dict[str, Array]:
+    """Returns the arrays that were passed, by name."""
+    return {name: x for name, x in arrays.items() if x is not None}
+
+
+def _check_position_bias(bias: PositionBias, mechanism: ops.Mechanism, num_heads: int) -> None:
+    """Refuses a bias of other heads, and mechanisms whose cache has no distances."""
+    heads = getattr(bias, "num_heads", num_heads)
+    if heads != num_heads:
+        raise ValueError(
+            f"position_bias is for {heads} heads, but the layer has {num_heads} heads; make it "
+            "with the num_heads of the layer."
+        )
+    if not isinstance(mechanism, ops.CacheMechanism) or mechanism.sinks:
+        raise ValueError(
+            f"position_bias needs the distances of all visible tokens, which {mechanism.name!r} "
+            "with sinks does not store; omit position_bias or sinks."
+        )
 
 
 def _check_state_wanted(call: Call) -> None:

@@ -435,7 +435,7 @@ def _check_params(params: Mapping[str, Any]) -> None:
 
 def _check_layer(layer: Attention) -> AttentionFunction | None:
     """Refuses a layer that Flax cannot hold; returns its ``attention_fn`` unless it is softmax."""
-    if layer.position is not None:
+    if layer.position is not None or layer.position_bias is not None:
         raise ValueError("Flax's attention layers have no position encoding, but the layer has.")
     if isinstance(layer.key_projection, PositionLinear):
         raise ValueError("Flax's attention layers have no separate weights for each position.")

@@ -211,6 +211,7 @@ class ProjectedAttention(nnx.Module):
             initial_state=call.state,
             return_state=call.return_state,
             form=call.form,
+            **(call.pair_inputs or {}),
             **self._query_arguments(q),
             **self._parameters(),
             **self._token_arguments(source),
@@ -218,7 +219,7 @@ class ProjectedAttention(nnx.Module):
         return attended if isinstance(attended, tuple) else (attended, None)
 
     def _attend_step(
-        self, q: Array, k: Array, x: Array, state: State, mask: Array | None
+        self, q: Array, k: Array, x: Array, state: State, mask: Array | None, **pair_inputs: Array
     ) -> tuple[Array, State]:
         """Attends from one token per row, x [B, C]; returns outputs of the heads [B, H, V]."""
         return self.mechanism.step(
@@ -226,6 +227,7 @@ class ProjectedAttention(nnx.Module):
             v=self._split_heads(self.value_projection(x)),
             state=state,
             mask=mask,
+            **pair_inputs,
             **self._query_arguments(q),
             **self._parameters(),
             **self._token_arguments(x),

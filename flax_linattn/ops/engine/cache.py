@@ -22,7 +22,7 @@ from flax_linattn.ops.contract.mechanism import Mechanism
 from flax_linattn.ops.contract.non_finite import attends_to_marked
 from flax_linattn.ops.contract.numerics import accumulation_dtype, match_varying_axes
 from flax_linattn.ops.contract.pair_inputs import PairInputs
-from flax_linattn.ops.contract.state import StateSizes, register_state
+from flax_linattn.ops.contract.state import StateSizes, register_state, unpack_state
 from flax_linattn.ops.engine.chunks import scan_chunks
 from flax_linattn.ops.engine.forms import choose_form
 from flax_linattn.ops.engine.primal_only import primal_only
@@ -106,6 +106,16 @@ class KVCache:
     def time_ordered(self) -> KVCache:
         """Cache with its tokens in the order of time, which is how they are stored."""
         return self
+
+    @property
+    def next_position(self) -> Array:
+        """Positions [B] of the next token, where slots in the order of time have 0, 1, ..."""
+        return self.length
+
+    @property
+    def next_slots(self) -> Array:
+        """Positions [L] of the slots once a step has appended the next token."""
+        return jnp.arange(self.capacity + self.growable, dtype=jnp.int32)
 
     @property
     def is_used(self) -> Array:
@@ -231,6 +241,27 @@ class CacheMechanism(Mechanism):
     def mean_of_sums(self, sums: Any, q: Array) -> Outputs:
         """Returns the outputs of ``attend_block`` over all blocks in the sums."""
         raise NotImplementedError
+
+    def pair_positions(
+        self, k: Array, state: State, mask: Array | None, segment_ids: Array | None
+    ) -> Positions:
+        """Returns the positions of the queries and keys of a call of self-attention.
+
+        A bias by distance is computed from them. Cached keys come first, as in ``bias``.
+        """
+        cache, carried = unpack_state(state)
+        if cache is None and mask is None and segment_ids is None:
+            every = jnp.arange(k.shape[1], dtype=jnp.int32)[None]
+            return Positions(every, every)
+        new = jnp.ones(k.shape[:2], bool) if mask is None else mask
+        before = jnp.zeros(k.shape[0], jnp.int32) if cache is None else cache.next_position
+        segments = masks.find_packed_segments(segment_ids, mask, carried)
+        own = _positions(new, segments, before)
+        if cache is None:
+            return Positions(own, own)
+        slots = jnp.arange(cache.capacity, dtype=jnp.int32)
+        slots = jnp.broadcast_to(slots, (k.shape[0], cache.capacity))
+        return Positions(own, jnp.concatenate([slots, own], axis=1))
 
     def _init_state(self, sizes: StateSizes) -> KVCache:
         self._check_capacity(sizes.max_length)

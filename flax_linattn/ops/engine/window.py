@@ -69,6 +69,16 @@ class WindowCache:
         return jnp.zeros_like(self.length, bool)
 
     @property
+    def next_position(self) -> Array:
+        """Positions [B] of the next token, where slots in the order of time have 0, 1, ..."""
+        return jnp.full_like(self.length, self.capacity)
+
+    @property
+    def next_slots(self) -> Array:
+        """Positions [L] of the slots once a step has appended the next token."""
+        return 1 + jnp.arange(self.capacity, dtype=jnp.int32)
+
+    @property
     def time_ordered(self) -> KVCache:
         """Cache of the same tokens, the oldest first and the newest in the last slot."""
         first, ring = (jnp.arange(n, dtype=jnp.int32) for n in (self.sinks, self.window))
