@@ -78,8 +78,8 @@ def _angles(
     """Position times frequency of each pair, in [-pi, pi)."""
     per_position = np.round(frequency / (2.0 * np.pi) * 2.0**32).astype(np.uint32)
     turns = positions[..., None].astype(jnp.uint32) * per_position
-    centred = jax.lax.bitcast_convert_type(turns, jnp.int32)  # half a turn to either side
-    return centred.astype(jnp.float32) * np.float32(2.0 * np.pi / 2.0**32)
+    centered = jax.lax.bitcast_convert_type(turns, jnp.int32)  # half a turn to either side
+    return centered.astype(jnp.float32) * np.float32(2.0 * np.pi / 2.0**32)
 
 
 class SinusoidalPosition(nnx.Module):

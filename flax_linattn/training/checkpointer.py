@@ -1,7 +1,7 @@
 """The checkpoints of a run folder: written whole or not at all, verified when read.
 
 A run folder holds ``checkpoints/step_000000051_epoch_00003``: 51 training steps and 3 validations
-done (of a run by epochs, the epochs finished). In it are
+done (finished epochs, if each epoch ends with a validation). It contains
 
 - ``arrays``: two items written by Orbax, flat dicts of name -> array: ``model`` (parameters and the
   model's other variables; for several runs the best of each) and ``training`` (optimizer state,
@@ -194,7 +194,7 @@ def _newest(run_dir: str | Path, read: Callable[[Path], Progress]) -> tuple[Path
 def none_readable(
     run_dir: str | Path, errors: list[CorruptCheckpointError]
 ) -> CorruptCheckpointError:
-    """The error where no checkpoint can be read, with the reason for the newest one."""
+    """Returns the error for a run without a readable checkpoint, with the newest one's reason."""
     return CorruptCheckpointError(
         f"None of the {len(errors)} checkpoints in {checkpoints_folder(run_dir)} can be read. "
         f"The newest one: {errors[0]} Restore the folder from a copy, or train again in another "

@@ -162,7 +162,7 @@ def test_dtypes_by_name_and_by_value_are_one():
 
 
 @pytest.mark.parametrize("name", ["classifier", "forecaster", "decoder", "language"])
-def test_partitioned_initialisers_reach_every_kernel(name):
+def test_partitioned_initializers_reach_every_kernel(name):
     """``nnx.with_partitioning`` on a layer's kernels, as in Flax."""
     init = nnx.with_partitioning(nnx.initializers.lecun_normal(), ("rows", "columns"))
     parameters = {"kernel_init": init, "param_dtype": jnp.bfloat16}
@@ -183,7 +183,7 @@ def test_partitioned_initialisers_reach_every_kernel(name):
     assert {variable[...].dtype for _, variable in variables} == {jnp.dtype(jnp.bfloat16)}
 
 
-def test_out_initialisers_are_of_the_way_back():
+def test_out_initializers_are_of_the_way_back():
     zeros = nnx.initializers.zeros
     block = nn.TransformerBlock(8, 2, out_kernel_init=zeros, out_bias_init=zeros, norm="pre",
                                 rngs=nnx.Rngs(0))  # fmt: skip
