@@ -25,6 +25,7 @@ from flax_linattn.nn.position import (
 )
 from flax_linattn.nn.projected import ProjectedAttention, resolve_mechanism
 from flax_linattn.nn.sequence_norm import SequenceNorm
+from flax_linattn.nn.short_convolution import ShortConvState
 
 __all__ = [
     "Attention",
@@ -48,6 +49,7 @@ __all__ = [
     "RotaryPosition",
     "RotaryScaling",
     "SequenceNorm",
+    "ShortConvState",
     "SinusoidalPosition",
     "TransformerBlock",
     "UniformFanIn",
