@@ -9,6 +9,12 @@ from flax_linattn.nn.decoder import DecoderBlock, DecoderState
 from flax_linattn.nn.drop_path import apply_drop_path
 from flax_linattn.nn.embedding import ValueEmbedding
 from flax_linattn.nn.feed_forward import FeedForward
+from flax_linattn.nn.flax_attention import (
+    AttentionFunction,
+    attention_from_flax,
+    attention_function,
+    attention_to_flax,
+)
 from flax_linattn.nn.latent_attention import LatentAttention
 from flax_linattn.nn.layer_scale import LayerScale
 from flax_linattn.nn.linear import ParameterOptions, PositionLinear, UniformFanIn, linear
@@ -30,6 +36,7 @@ from flax_linattn.nn.short_convolution import ShortConvState
 __all__ = [
     "Attention",
     "AttentionCell",
+    "AttentionFunction",
     "Call",
     "Context",
     "ConvEmbedding",
@@ -55,6 +62,9 @@ __all__ = [
     "UniformFanIn",
     "ValueEmbedding",
     "apply_drop_path",
+    "attention_from_flax",
+    "attention_function",
+    "attention_to_flax",
     "linear",
     "make_norm",
     "resolve_mechanism",
