@@ -20,8 +20,8 @@ _EXPANSION = 8
 """Bytes of memory per byte of the arrays: owners, orders and bounds of all events."""
 
 _FALLING = 0.25
-"""Fraction of sequences whose times fall, from which on they are gaps; of two random gaps half
-do."""
+"""Minimum fraction of sequences with decreasing times for which times are gaps; of two random gaps,
+half decrease."""
 
 
 def read_event_npz(path: Path, gaps: bool | None = None) -> EventRows:

@@ -1,4 +1,4 @@
-"""Labeled images, and the official files that hold them: CIFAR-10, MNIST, folders of classes."""
+"""Labeled images and readers of their files: CIFAR-10, MNIST, one folder per class."""
 
 from flax_linattn.data.images.batches import ImageBatches, shift_and_flip
 from flax_linattn.data.images.images import LabeledImages

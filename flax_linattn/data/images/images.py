@@ -1,4 +1,4 @@
-"""A labeled collection of images of one shape."""
+"""``LabeledImages``, a labeled collection of images of equal shape."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from flax_linattn.data.labels import LabeledExamples, check_classes, check_label
 
 @dataclass(frozen=True, eq=False)
 class LabeledImages(LabeledExamples):
-    """Labeled images, all of one shape.
+    """Labeled images of equal shape.
 
     Attributes:
         name: The data set's name.
@@ -60,9 +60,9 @@ class LabeledImages(LabeledExamples):
         return height, width, channels
 
     def gray(self) -> LabeledImages:
-        """Returns the same images in gray, C = 1: the luma of ITU-R BT.601, in integers.
+        """Converts the images to grayscale, C = 1, by the luma of ITU-R BT.601 in integers.
 
-        ``(19595 R + 38470 G + 7471 B + 2**15) >> 16``, as Pillow's and torchvision's "L" has it.
+        ``(19595 R + 38470 G + 7471 B + 2**15) >> 16``, as in mode "L" of Pillow and torchvision.
 
         Example:
             >>> red = np.array([[[[255, 0, 0]]]], np.uint8)

@@ -1,4 +1,4 @@
-"""A labeled collection of time series, as the archives' files hold it."""
+"""``TimeSeriesDataset``, a labeled collection of time series."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -62,7 +62,7 @@ class TimeSeriesDataset(LabeledExamples):
         return np.array([len(values) for values in self.series], np.int64)
 
     def with_classes(self, classes: Sequence[str]) -> "TimeSeriesDataset":
-        """Returns the same examples with labels that index ``classes``, say a training set's.
+        """Returns the same examples with labels that index ``classes``, such as a training set's.
 
         Args:
             classes: The class names to index into, sorted.

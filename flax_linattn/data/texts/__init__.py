@@ -1,4 +1,4 @@
-"""Labeled texts as bytes: folders of files, and batches."""
+"""Labeled texts as bytes: readers of folders, and batches."""
 
 from flax_linattn.data.texts.batches import (
     PackedTextBatches,

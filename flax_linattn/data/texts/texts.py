@@ -1,4 +1,4 @@
-"""Labeled texts as bytes, and the folders that hold them."""
+"""``LabeledTexts``, labeled texts as bytes, and its reader."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from flax_linattn.data.labels import LabeledExamples, check_classes, check_label
 
 @dataclass(frozen=True, eq=False)
 class LabeledTexts(LabeledExamples):
-    """Labeled texts, each the bytes of a file, of its own length.
+    """Labeled texts of different lengths; each text is the bytes of a file.
 
     Attributes:
         name: The data set's name.
@@ -76,26 +76,25 @@ class LabeledTexts(LabeledExamples):
 
 
 MAX_BYTES = 2**33
-"""Of all texts of a data set."""
+"""Maximum size in bytes of all texts of a data set."""
 
 UNLABELED = {"unsup": "the texts of unsup, which have no labels, are left out"}
-"""Folders beside those of classes: of the Large Movie Review Dataset (aclImdb)."""
+"""Folders without classes, in the Large Movie Review Dataset (aclImdb)."""
 
 
 def load_texts(path: str | Path) -> tuple[LabeledTexts, LabeledTexts]:
-    """Loads texts to learn from, and texts to test on: the exact bytes of the files.
+    """Loads training and test texts, the exact bytes of files.
 
-    A tree ``train/CLASS/*.txt`` with ``test/CLASS/*.txt`` (or ``val``) beside, as that of the Large
-    Movie Review Dataset (aclImdb, IMDB), in a folder, at its top or below, or in a ``.tar``,
-    ``.tar.gz``, ``.tar.xz`` or ``.zip``, which is read without unpacking it to disk. Texts are
-    sorted by class and name of file. Hidden files, those of other suffixes, and aclImdb's folder
-    ``unsup`` are left out.
+    The files are ``train/CLASS/*.txt`` and ``test/CLASS/*.txt`` (or ``val``), as in the Large Movie
+    Review Dataset (aclImdb, IMDB), in a folder, at its top or below, or in a ``.tar``, ``.tar.gz``,
+    ``.tar.xz`` or ``.zip``, which is read without unpacking to disk. Texts are sorted by class and
+    file name. Hidden files, files with other suffixes, and aclImdb's folder ``unsup`` are skipped.
 
     Args:
         path: The folder or the archive.
 
     Returns:
-        The training set and the test set, of the same classes.
+        Training set and test set, with the same classes.
 
     Raises:
         FileNotFoundError: If ``path`` does not exist.
