@@ -32,6 +32,7 @@ from flax_linattn.nn.position import (
 from flax_linattn.nn.position_bias import AlibiBias, PositionBias, RelativeBias
 from flax_linattn.nn.projected import ProjectedAttention, resolve_mechanism
 from flax_linattn.nn.sequence_norm import SequenceNorm
+from flax_linattn.nn.short_convolution import ShortConvState
 
 __all__ = [
     "AlibiBias",
@@ -59,6 +60,7 @@ __all__ = [
     "RotaryPosition",
     "RotaryScaling",
     "SequenceNorm",
+    "ShortConvState",
     "SinusoidalPosition",
     "TransformerBlock",
     "UniformFanIn",
