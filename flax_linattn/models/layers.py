@@ -23,6 +23,7 @@ from flax_linattn.checks import (
 from flax_linattn.nn.block import check_norm
 from flax_linattn.nn.feed_forward import ACTIVATIONS, GATED_ACTIVATIONS
 from flax_linattn.nn.norm import NORM_TYPES
+from flax_linattn.nn.projected import check_kv_heads
 
 Mechanisms: TypeAlias = str | ops.Mechanism | tuple[str | ops.Mechanism, ...]
 """A mechanism (or its name) for all layers, or one for each layer."""
@@ -49,6 +50,8 @@ class Layers:
         features: Model width C: number of features of each token.
         num_layers: Number of transformer blocks.
         num_heads: Number of attention heads of each block.
+        num_kv_heads: Number of heads of keys and values, each shared by several attention heads
+            (grouped-query attention; 1 is multi-query). Default: ``num_heads``.
         hidden_features: Width of the feed-forward layers. Default: 4 C.
         mechanism: Attention mechanism by name, with optional hyperparameters, as in
             elementwise_series:order=2. Several names give one for each layer (a hybrid stack).
@@ -86,6 +89,7 @@ class Layers:
     features: int = 128
     num_layers: int = 3
     num_heads: int = 8
+    num_kv_heads: int | None = None
     hidden_features: int | None = None
     mechanism: Mechanisms = "aaren"
     norm: Literal["pre", "post", "sandwich"] = "post"
@@ -146,6 +150,8 @@ class Layers:
                 "features",
                 "num_heads",
             )
+        for mechanism in mechanisms:
+            check_kv_heads(mechanism, self.num_heads, self.num_kv_heads)
         if self.rotary:
             for mechanism in mechanisms:
                 if mechanism.capabilities.learned_query:
@@ -211,8 +217,11 @@ class Layers:
     @property
     def _block_options(self) -> dict[str, Any]:
         """Options that blocks and decoder blocks share."""
-        names = ("num_heads", "hidden_features", "norm", "norm_type", "activation", "use_bias")
-        own = {name: getattr(self, name) for name in (*names, "dropout_rate")}
+        names = (
+            *("num_heads", "num_kv_heads", "hidden_features", "norm", "norm_type"),
+            *("activation", "use_bias", "dropout_rate"),
+        )
+        own = {name: getattr(self, name) for name in names}
         return own | {"dtype": self.compute_dtype}
 
     def block(

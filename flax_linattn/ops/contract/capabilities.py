@@ -46,6 +46,11 @@ class Capabilities:
     shared_query_key: bool = False
     forms: tuple[str, ...] = ("parallel", "chunked", "recurrent")
 
+    @property
+    def grouped_queries(self) -> bool:
+        """Whether several query heads may share a key head: each token has its own query."""
+        return not (self.learned_query or self.shared_query_key)
+
 
 class LearnedParameter(NamedTuple):
     """Shape and initializer of a mechanism's parameter that a layer learns.
