@@ -113,12 +113,12 @@ def test_options_of_layers_are_declared_once():
 TESTS = Path(__file__).parent
 
 BUDGETS = {
-    "lines of the package": 66_721,
-    "files of the package": 356,
-    "files of fewer than 60 lines in the package": 49,
-    "lines of tasks": 15_835,
-    "lines of data": 14_024,
-    "lines of tests": 51_214,
+    "lines of the package": 67_766,
+    "files of the package": 358,
+    "files of fewer than 60 lines in the package": 47,
+    "lines of tasks": 15_841,
+    "lines of data": 14_033,
+    "lines of tests": 52_141,
     "methods of Task": 13,
 }
 """What may stand in the tree. Whoever needs more raises a number here and says in the commit why;

@@ -120,6 +120,9 @@ def _offers(can: Capabilities) -> list[str]:
         "weights of every channel by itself (V = K)": can.channelwise,
         "made for queries and keys of length 1, as layers give it": can.unit_vectors,
         "one vector a token for query and key": can.shared_query_key,
+        "masks of pairs (`pair_mask`)": can.pair_mask,
+        "biases of scores (`bias`)": can.bias,
+        "dropout of weights": can.weight_dropout,
     }
     return [what for what, offered in offers.items() if offered]
 

@@ -22,7 +22,7 @@ DECISION_LAYERS = Layers(features=128, num_layers=3, num_heads=1, norm="post", d
 """Default layers of a decision transformer: those of the published code."""
 
 DECISION_LENGTH = 4096
-"""Times of the learned table, unless another number is given."""
+"""Default number of times in the learned table."""
 
 
 class DecisionTransformer(Head):
@@ -31,9 +31,9 @@ class DecisionTransformer(Head):
     A step is three tokens: the previous action, the return-to-go and the observation; the action is
     read from the observation's token. The tokens of an episode are (R, s), (a, R, s), ... as in
     Chen et al., "Decision Transformer" (2021), in the code that the Aaren paper's table 1 builds on
-    (Barhate, 2022), and a step needs only what is known when an agent has to act. The last action
-    of a sequence is not a token, since nothing follows it. Departure: in training there is also
-    dropout before the first block, as in all backbones here.
+    (Barhate, 2022), so a step needs only what is known when the agent acts. The last action of a
+    sequence is not a token, since nothing follows it. Departure: in training there is also dropout
+    before the first block, as in all backbones here.
 
     A call maps steps [B, T, 3 + S + A], see :class:`DecisionColumns`, to actions [B, T, A].
 

@@ -57,8 +57,8 @@ class EventForecaster(Head):
     ``EventEmbedding``), and the mixture is of log gaps in units of their standard deviation, so
     that training does not depend on the unit of time.
 
-    Times are in units of a scale that the model does not know; the geometric mean of the gaps is a
-    good choice. ``next_event`` converts outputs to distributions.
+    Times are in units of a scale that the caller chooses; the geometric mean of the gaps is a good
+    choice. ``next_event`` converts outputs to distributions.
 
     A call maps events [B, T, 3 + 2 P], see :class:`EventColumns`, to outputs [B, T, 3 K + M].
 

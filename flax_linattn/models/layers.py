@@ -50,8 +50,6 @@ class Layers:
         features: Model width C: number of features of each token.
         num_layers: Number of transformer blocks.
         num_heads: Number of attention heads of each block.
-        num_kv_heads: Number of heads of keys and values, each shared by several attention heads
-            (grouped-query attention; 1 is multi-query). Default: ``num_heads``.
         hidden_features: Width of the feed-forward layers. Default: 4 C.
         mechanism: Attention mechanism by name, with optional hyperparameters, as in
             elementwise_series:order=2. Several names give one for each layer (a hybrid stack).
@@ -65,6 +63,8 @@ class Layers:
         residual_scale: Factor of each sublayer's output before it joins the residual.
         dropout_rate: Fraction of features dropped during training.
         rotary: Rotate queries and keys by their positions (RoPE), see ``nn.RotaryPosition``.
+        num_kv_heads: Number of heads of keys and values, each shared by several attention heads
+            (grouped-query attention; 1 is multi-query). Default: ``num_heads``.
         dtype: Dtype of the computation. Parameters, sums and losses stay float32; float64 inputs
             stay float64 with "float32".
         remat: Rematerialization: what training stores of each block for the backward pass:
@@ -89,7 +89,6 @@ class Layers:
     features: int = 128
     num_layers: int = 3
     num_heads: int = 8
-    num_kv_heads: int | None = None
     hidden_features: int | None = None
     mechanism: Mechanisms = "aaren"
     norm: Literal["pre", "post", "sandwich"] = "post"
@@ -100,6 +99,7 @@ class Layers:
     residual_scale: float = 1.0
     dropout_rate: float = 0.1
     rotary: bool = False
+    num_kv_heads: int | None = None
     dtype: DTypeName = "float32"
     remat: Literal["none", "dots", "blocks"] = "none"
     drop_path_rate: float = 0.0

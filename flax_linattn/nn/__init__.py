@@ -9,6 +9,12 @@ from flax_linattn.nn.decoder import DecoderBlock, DecoderState
 from flax_linattn.nn.drop_path import apply_drop_path
 from flax_linattn.nn.embedding import ValueEmbedding
 from flax_linattn.nn.feed_forward import FeedForward
+from flax_linattn.nn.flax_attention import (
+    AttentionFunction,
+    attention_from_flax,
+    attention_function,
+    attention_to_flax,
+)
 from flax_linattn.nn.latent_attention import LatentAttention
 from flax_linattn.nn.layer_scale import LayerScale
 from flax_linattn.nn.linear import ParameterOptions, PositionLinear, UniformFanIn, linear
@@ -18,6 +24,7 @@ from flax_linattn.nn.position import (
     LearnedPosition,
     QueryKeyPosition,
     RotaryPosition,
+    RotaryScaling,
     SinusoidalPosition,
     sinusoid,
     token_positions,
@@ -28,6 +35,7 @@ from flax_linattn.nn.sequence_norm import SequenceNorm
 __all__ = [
     "Attention",
     "AttentionCell",
+    "AttentionFunction",
     "Call",
     "Context",
     "ConvEmbedding",
@@ -45,12 +53,16 @@ __all__ = [
     "QueryKeyPosition",
     "RMSNorm",
     "RotaryPosition",
+    "RotaryScaling",
     "SequenceNorm",
     "SinusoidalPosition",
     "TransformerBlock",
     "UniformFanIn",
     "ValueEmbedding",
     "apply_drop_path",
+    "attention_from_flax",
+    "attention_function",
+    "attention_to_flax",
     "linear",
     "make_norm",
     "resolve_mechanism",

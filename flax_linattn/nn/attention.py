@@ -83,6 +83,15 @@ class Attention(ProjectedAttention):
             mechanism is causal only. With False the layer has no ``step``, which would be another
             function.
         use_bias: Whether the four projections have a bias.
+        normalize_qk: Normalization of queries and keys over the channels of each head, before
+            ``position``: "rms" with a learned scale per channel (Qwen3, Gemma 3), or "l2" to length
+            1, where ``scale`` of the mechanism should be larger ("softmax:scale=10"); None for
+            none.
+        output_norm: "rms" normalizes the outputs of each head over their channels, with a learned
+            scale per channel that the heads share (Gated DeltaNet); None for none.
+        output_gate: Activation of a gate, "sigmoid" (Qwen3-Next) or "silu" (GLA, RetNet), which is
+            a linear map of ``x`` and multiplies the outputs, after ``output_norm`` and before the
+            output projection; None for none.
         position: Position encoding of queries and keys, such as ``RotaryPosition()``; None for
             none.
         dtype: Dtype of the computation; inferred from inputs and parameters if None.
@@ -121,6 +130,7 @@ class Attention(ProjectedAttention):
         mechanism: str | ops.Mechanism = "softmax",
         num_kv_heads: int | None = None,
         is_causal: bool | None = None,
+        output_gate: Literal["sigmoid", "silu"] | None = None,
         position: QueryKeyPosition | None = None,
         rngs: nnx.Rngs,
         **options: Unpack[AttentionOptions],
@@ -131,6 +141,7 @@ class Attention(ProjectedAttention):
             num_heads,
             mechanism=mechanism,
             num_kv_heads=num_kv_heads,
+            output_gate=output_gate,
             position=position,
             rngs=rngs,
             **options,
@@ -249,11 +260,12 @@ class Attention(ProjectedAttention):
         # In a block, too, which makes something of the zeros at padding. So gradients of queries,
         # keys and values are added up before they meet that of the residual, padded or not.
         x = zero_padding(x, call.mask)
-        k = self._split_heads(self.key_projection(x))
+        k = self._keys(x)
         q = self._queries(x, k)
         if self.position is not None and call.positions is not None:
             q, k = self.position(q, call.positions), self.position(k, call.positions)
-        return self._attend(q, k, x, call, query_mask=call.mask)
+        y, state = self._attend(q, k, x, call, query_mask=call.mask)
+        return self._project_out(y, x), state
 
     def _attend_across(
         self, x: Features, context: Features, context_mask: Mask | None, call: Call
@@ -269,10 +281,12 @@ class Attention(ProjectedAttention):
                 "without position."
             )
         context = zero_padding(context, context_mask)
-        k = self._split_heads(self.key_projection(context))
-        q = self._queries(zero_padding(x, call.mask), k)
+        k = self._keys(context)
+        x = zero_padding(x, call.mask)
         real = jnp.ones(x.shape[:2], bool) if call.mask is None else call.mask
-        return self._attend(q, k, context, call.replace(mask=context_mask), query_mask=real)
+        call = call.replace(mask=context_mask)
+        y, state = self._attend(self._queries(x, k), k, context, call, query_mask=real)
+        return self._project_out(y, x), state
 
     @automatic(1)
     def project(self, context: Features, mask: Mask | None = None) -> Context:
@@ -294,7 +308,7 @@ class Attention(ProjectedAttention):
             )
         context = zero_padding(context, mask)
         return Context(
-            self._split_heads(self.key_projection(context)),
+            self._keys(context),
             self._split_heads(self.value_projection(context)),
             mask,
         )
@@ -311,15 +325,16 @@ class Attention(ProjectedAttention):
         Returns:
             Outputs of shape [B, T, out_features], equal to those of ``__call__`` with the context.
         """
+        x = zero_padding(x, mask)
         y = self.mechanism.attend(
-            self._queries(zero_padding(x, mask), context.k),
+            self._queries(x, context.k),
             context.k,
             context.v,
             mask=context.mask,
             query_mask=jnp.ones(x.shape[:2], bool) if mask is None else mask,
             **self._parameters(),
         )
-        return self._project_out(y)
+        return self._project_out(y, x)
 
     def _check_cross(self) -> None:
         if not self.mechanism.capabilities.cross:
@@ -369,14 +384,15 @@ class Attention(ProjectedAttention):
             )
         self._check_inputs("B", x=x)
         x = zero_padding(x, mask)
-        k = self._split_heads(self.key_projection(x))
+        k = self._keys(x)
         q = self._queries(x, k)
         self._check_positions(positions)
         if self.position is not None:
             if positions is None:
                 raise ValueError(_POSITIONS)
             q, k = self.position(q, positions), self.position(k, positions)
-        return self._attend_step(q, k, x, state, mask)
+        y, state = self._attend_step(q, k, x, state, mask)
+        return self._project_out(y, x), state
 
     def _check_step(self) -> None:
         if self.is_causal is False:

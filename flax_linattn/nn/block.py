@@ -75,6 +75,9 @@ class TransformerBlock(nnx.Module):
         residual_scale: Factor of both branches before they join the residual.
         dropout_rate: Fraction of features dropped during training.
         position: Position encoding of queries and keys, as in ``Attention``.
+        normalize_qk: Normalization of queries and keys, as in ``Attention``.
+        output_norm: Normalization of the outputs of each head, as in ``Attention``.
+        output_gate: Gate of the attention's outputs, as in ``Attention``.
         drop_path_rate: Probability that a row skips a branch during training, independently for
             each branch; see ``apply_drop_path``.
         layer_scale: Initial value of the learned factors of both branches, see ``LayerScale``; None
@@ -114,6 +117,9 @@ class TransformerBlock(nnx.Module):
         residual_scale: float = 1.0,
         dropout_rate: float = 0.0,
         position: QueryKeyPosition | None = None,
+        normalize_qk: Literal["rms", "l2"] | None = None,
+        output_norm: Literal["rms"] | None = None,
+        output_gate: Literal["sigmoid", "silu"] | None = None,
         drop_path_rate: float = 0.0,
         layer_scale: float | None = None,
         dtype: DTypeLike | None = None,
@@ -141,6 +147,9 @@ class TransformerBlock(nnx.Module):
             is_causal=is_causal,
             use_bias=use_bias,
             position=position,
+            normalize_qk=normalize_qk,
+            output_norm=output_norm,
+            output_gate=output_gate,
             dtype=dtype,
             rngs=rngs,
             **parameters,

@@ -4,23 +4,33 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Literal
 
+import jax
 import jax.numpy as jnp
 from einops import rearrange
 from flax import nnx
 from jax.typing import DTypeLike
 
 from flax_linattn import ops
-from flax_linattn.checks import OptionError, check_array, check_integers
+from flax_linattn.checks import OptionError, check_array, check_choice, check_integers
 from flax_linattn.nn.call import Call
 from flax_linattn.nn.linear import ParameterOptions, PositionLinear, linear
+from flax_linattn.nn.norm import RMSNorm
 from flax_linattn.nn.position import QueryKeyPosition
 from flax_linattn.ops.contract.numerics import accumulation_dtype
 from flax_linattn.ops.engine.features import l2_normalize
 from flax_linattn.typing import Array, State
 
 QUERY_INIT = nnx.initializers.normal(0.02)
+QK_NORMS = ("rms", "l2")
+OUTPUT_NORMS = ("rms",)
+OUTPUT_GATES: dict[str, Callable[[Array], Array]] = {
+    "sigmoid": jax.nn.sigmoid,
+    "silu": jax.nn.silu,
+}
+"""Activations of the output gate by name."""
 
 
 class AttentionOptions(ParameterOptions, total=False):
@@ -29,6 +39,8 @@ class AttentionOptions(ParameterOptions, total=False):
     qkv_features: int | None
     out_features: int | None
     use_bias: bool
+    normalize_qk: Literal["rms", "l2"] | None
+    output_norm: Literal["rms"] | None
     dtype: DTypeLike | None
     query_init: nnx.Initializer
 
@@ -56,6 +68,9 @@ class ProjectedAttention(nnx.Module):
         qkv_features: int | None = None,
         out_features: int | None = None,
         use_bias: bool = True,
+        normalize_qk: Literal["rms", "l2"] | None = None,
+        output_norm: Literal["rms"] | None = None,
+        output_gate: Literal["sigmoid", "silu"] | None = None,
         position: QueryKeyPosition | None = None,
         dtype: DTypeLike | None = None,
         param_dtype: DTypeLike = jnp.float32,
@@ -75,6 +90,7 @@ class ProjectedAttention(nnx.Module):
             )
         self.mechanism = resolve_mechanism(mechanism)
         check_kv_heads(self.mechanism, num_heads, num_kv_heads)
+        check_output_options(normalize_qk, output_norm, output_gate)
         learned = self.mechanism.capabilities.learned_query
         if learned and position is not None:
             raise ValueError(
@@ -87,6 +103,7 @@ class ProjectedAttention(nnx.Module):
         self.num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
         self.head_dim = qkv_features // num_heads
         self.position = position
+        self.normalize_qk, self.output_gate = normalize_qk, output_gate
 
         options: dict[str, Any] = {
             "use_bias": use_bias,
@@ -108,6 +125,17 @@ class ProjectedAttention(nnx.Module):
             **options,
             kernel_init=out_kernel_init or kernel_init,
             bias_init=out_bias_init or bias_init,
+        )
+        self.query_norm, self.key_norm = (
+            RMSNorm(self.head_dim, param_dtype=param_dtype, rngs=rngs)
+            if normalize_qk == "rms" and projection is not None
+            else None
+            for projection in (self.query_projection, self.key_projection)
+        )
+        self.output_norm = (
+            None
+            if output_norm is None
+            else RMSNorm(self.head_dim, param_dtype=param_dtype, rngs=rngs)
         )
         shape = (in_features,) if self.num_latents is None else (self.num_latents, in_features)
         self.query = nnx.Param(query_init(rngs.params(), shape, param_dtype)) if learned else None
@@ -132,6 +160,10 @@ class ProjectedAttention(nnx.Module):
                 name: nnx.Param(parameter.init(rngs.params(), parameter.shape, param_dtype))
                 for name, parameter in learned_parameters.items()
             }
+        )
+        # Last, so that an option does not change the initial values of the other parameters.
+        self.gate_projection = (
+            None if output_gate is None else linear(in_features, qkv_features, **options, **init)
         )
 
     @property
@@ -171,7 +203,7 @@ class ProjectedAttention(nnx.Module):
         """Attends to tokens [B, S, C] with the queries and keys computed from them.
 
         Returns:
-            The projected outputs, and the state if the call needs one.
+            Outputs of the heads [B, T, H, V], and the state if the call needs one.
         """
         attended = self.mechanism.attend(
             k=self._to_unit_length(k),
@@ -187,14 +219,13 @@ class ProjectedAttention(nnx.Module):
             **self._parameters(),
             **self._token_arguments(source),
         )
-        y, state = attended if isinstance(attended, tuple) else (attended, None)
-        return self._project_out(y), state
+        return attended if isinstance(attended, tuple) else (attended, None)
 
     def _attend_step(
         self, q: Array, k: Array, x: Array, state: State, mask: Array | None
     ) -> tuple[Array, State]:
-        """Attends from one token per row, x [B, C]."""
-        y, state = self.mechanism.step(
+        """Attends from one token per row, x [B, C]; returns outputs of the heads [B, H, V]."""
+        return self.mechanism.step(
             k=self._to_unit_length(k),
             v=self._split_heads(self.value_projection(x)),
             state=state,
@@ -203,7 +234,6 @@ class ProjectedAttention(nnx.Module):
             **self._parameters(),
             **self._token_arguments(x),
         )
-        return self._project_out(y), state
 
     def _check_inputs(self, axes: str, **inputs: Any) -> None:
         """Raises unless each input is an array [axes, C]; the message names the input."""
@@ -236,6 +266,9 @@ class ProjectedAttention(nnx.Module):
     def _to_unit_length(self, x: Array) -> Array:
         return l2_normalize(x) if self.mechanism.capabilities.unit_vectors else x
 
+    def _keys(self, source: Array) -> Array:
+        return self._normalize(self._split_heads(self.key_projection(source)), self.key_norm)
+
     def _queries(self, x: Array, k: Array) -> Array:
         return self._project_queries(x if self.query is None else self.query[...], k)
 
@@ -243,13 +276,30 @@ class ProjectedAttention(nnx.Module):
         if self.query_projection is None:
             return k
         # A learned query knows nothing of the inputs' dtype; the keys do.
-        return self._split_heads(self.query_projection(source)).astype(k.dtype)
+        q = self._split_heads(self.query_projection(source)).astype(k.dtype)
+        return self._normalize(q, self.query_norm)
+
+    def _normalize(self, x: Array, norm: RMSNorm | None) -> Array:
+        """Normalizes queries or keys [..., H, K] over the channels of each head."""
+        if self.normalize_qk == "l2":
+            return l2_normalize(x.astype(accumulation_dtype(x.dtype))).astype(x.dtype)
+        return x if norm is None else norm(x)
 
     def _split_heads(self, x: Array) -> Array:
         return rearrange(x, "... (h k) -> ... h k", k=self.head_dim)
 
-    def _project_out(self, y: Array) -> Array:
+    def _project_out(self, y: Array, x: Array) -> Array:
+        """Normalizes and gates outputs of the heads [..., H, V] and projects them.
+
+        The gate is computed from the inputs x [..., C] at the positions of the queries.
+        """
+        if self.output_norm is not None:
+            y = self.output_norm(y)
         y = rearrange(y, "... h v -> ... (h v)")
+        if self.gate_projection is not None and self.output_gate is not None:
+            gate = self.gate_projection(x)
+            gate = OUTPUT_GATES[self.output_gate](gate.astype(accumulation_dtype(gate.dtype)))
+            y = y * gate.astype(y.dtype)
         return y if self.out_projection is None else self.out_projection(y)
 
 
@@ -298,6 +348,23 @@ num_heads=8 and num_kv_heads=3.
             "num_kv_heads",
             "mechanism",
         )
+
+
+def check_output_options(
+    normalize_qk: str | None, output_norm: str | None, output_gate: str | None
+) -> None:
+    """Raises unless each option is one of its choices, or None.
+
+    Raises:
+        OptionError: If an option is unknown; the message names it.
+    """
+    for choices, option in (
+        (QK_NORMS, {"normalize_qk": normalize_qk}),
+        (OUTPUT_NORMS, {"output_norm": output_norm}),
+        (OUTPUT_GATES, {"output_gate": output_gate}),
+    ):
+        if None not in option.values():
+            check_choice(choices, **option)
 
 
 def resolve_mechanism(mechanism: str | ops.Mechanism) -> ops.Mechanism:

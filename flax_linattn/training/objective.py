@@ -147,8 +147,8 @@ class FitConfig:
             None trains to the end. A tie counts as better, as in the Time-Series-Library.
         seed: Seed of the random numbers in training, such as dropout: step ``n`` uses
             ``fold_in(key(seed), n)``.
-        checkpoint_every_steps: Save every so many steps, at each new best validation, and at the
-            end. None saves at each validation.
+        checkpoint_every_steps: Number of training steps between checkpoints; each new best
+            validation and the end of training are saved, too. None saves at each validation.
         keep_latest: Number of newest checkpoints to keep on disk, in addition to the best one.
         max_skipped_steps: Maximum number of updates in the whole run that are skipped because the
             loss, a gradient or a parameter is not finite; the next one ends the run.

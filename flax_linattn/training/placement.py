@@ -126,7 +126,8 @@ class Placement:
             batch: Arrays [B, ...] with the ``rows(batch_size)`` of this process; for several runs,
                 arrays [R, ...].
             batch_size: Number of examples in the whole batch; for several runs, the number of runs.
-            whole: Whether the batch is not split for gradient accumulation, as for evaluation.
+            whole: Whether to keep the batch whole, as for evaluation, instead of splitting it for
+                gradient accumulation.
 
         Raises:
             ValueError: If the examples or the time steps cannot be split evenly.

@@ -40,7 +40,7 @@ class RunResult:
         best_epoch: The epoch of the selected parameters, counted from 1; None if the run failed
             before its first validation.
         best_step: The number of training steps of the selected parameters.
-        best_value: Their monitored validation metric.
+        best_value: The monitored validation metric of the selected parameters.
         failed_step: The step in which the run became NaN or infinite, counted from 1; None if it
             did not fail.
         stopped_early: Whether the run ran out of patience.

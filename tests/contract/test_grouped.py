@@ -193,3 +193,25 @@ def test_a_query_that_is_nan_changes_no_other_output(mechanism: ops.Mechanism) -
     assert_same_bits(got.y[~is_poisoned], clean.y[~is_poisoned], "y")
     assert_same_bits(got.state, clean.state, "state")
     assert all(np.isfinite(g).all() for g in jax.tree.leaves(got.tokens))
+
+
+def test_inputs_per_pair_belong_to_query_heads() -> None:
+    """A mask and a bias for each query head; dropout differs between the heads of a group."""
+    softmax = ops.get_mechanism("softmax", chunk_size=cases.CHUNK_SIZE)
+    tokens = make_numbers(softmax)
+    rng, shape = np.random.default_rng(4), (1, tokens.q.shape[2], LENGTH, LENGTH)
+    pairs = {"bias": rng.normal(size=shape), "pair_mask": rng.random(shape) < 0.7}
+    with jax.enable_x64(True):
+        every = repeated(softmax, tokens)
+        for form in ("parallel", "chunked"):
+            got = softmax.attend(*map(jnp.asarray, tokens[:3]), **pairs, form=form)
+            want = softmax.attend(*map(jnp.asarray, every[:3]), **pairs, form=form)
+            assert_close(got, want, np.float64, form)
+        want = softmax.reference(*map(jnp.asarray, tokens[:3]), **pairs)
+        assert_close(got, want, np.float64, "reference")
+        with pytest.raises(ValueError, match="axis 1 of bias must have size 1 or 6, one for each"):
+            softmax.attend(*map(jnp.asarray, tokens[:3]), bias=pairs["bias"][:, : cases.HEADS])
+        q = jnp.zeros_like(tokens.q)
+        dropped = {"dropout_rate": 0.5, "dropout_key": jax.random.key(0)}
+        y = softmax.attend(q, jnp.asarray(tokens.k), jnp.ones_like(tokens.v), **dropped)
+    assert not np.array_equal(y[:, :, 0], y[:, :, 1])

@@ -34,6 +34,17 @@ def normed(norm: Any, x: Any) -> np.ndarray:
     return scaled * array(norm.scale) + array(norm.bias)
 
 
+def rotated(position: Any, x: np.ndarray) -> np.ndarray:
+    """Rotary positions of x [..., T, H, K], as complex numbers."""
+    d = int(x.shape[-1] * position.fraction)
+    scaling = position.scaling
+    frequency = scaling.frequencies(d, position.base)  # which test_position.py checks
+    first, second = x[..., : d // 2], x[..., d // 2 : d]
+    turn = np.exp(1j * np.arange(x.shape[-3])[:, None, None] * frequency)
+    z = scaling.magnitude * turn * (first + 1j * second)
+    return np.concatenate([z.real, z.imag, x[..., d:]], axis=-1)
+
+
 def attended(attention: Any, x: Any, context: Any = None, *, causal: bool = False) -> np.ndarray:
     """Softmax attention of x [..., T, C] to itself or a context; Aaren's has one learned query."""
     x = np.asarray(x, np.float64)
@@ -46,11 +57,25 @@ def attended(attention: Any, x: Any, context: Any = None, *, causal: bool = Fals
 
     q = heads(attention.query_projection, asking)
     k, v = heads(attention.key_projection, told), heads(attention.value_projection, told)
+    if attention.normalize_qk == "l2":
+        q, k = (x / np.linalg.norm(x, axis=-1, keepdims=True) for x in (q, k))
+    elif attention.normalize_qk == "rms":
+        q, k = normed(attention.query_norm, q), normed(attention.key_norm, k)
+    if attention.position is not None:
+        q, k = rotated(attention.position, q), rotated(attention.position, k)
     score = np.einsum("...thk,...shk->...hts", q, k) / np.sqrt(q.shape[-1])
     if causal:
         score = np.where(np.tril(np.ones(score.shape[-2:], bool)), score, -np.inf)
     y = np.einsum("...hts,...shv->...thv", special.softmax(score, axis=-1), v)
-    return affine(attention.out_projection, y.reshape(*y.shape[:-2], -1))
+    if attention.output_norm is not None:
+        y = normed(attention.output_norm, y)
+    y = y.reshape(*y.shape[:-2], -1)
+    if attention.gate_projection is not None:
+        gate = affine(attention.gate_projection, x)
+        y = y * (
+            ACTIVATIONS["silu"](gate) if attention.output_gate == "silu" else special.expit(gate)
+        )
+    return affine(attention.out_projection, y)
 
 
 def perceived(feed_forward: Any, h: Any) -> np.ndarray:

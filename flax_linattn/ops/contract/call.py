@@ -12,6 +12,7 @@ import jax.numpy as jnp
 
 from flax_linattn.ops.contract import masks
 from flax_linattn.ops.contract.capabilities import Capabilities
+from flax_linattn.ops.contract.pair_inputs import split_groups
 from flax_linattn.typing import Array, Keys, KeyStep, Mask, Parameters, State, Values, ValueStep
 
 
@@ -103,7 +104,12 @@ def broadcast_queries(can: Capabilities, q: Array, k: Array) -> Array:
 
 
 def attend_by_group(
-    attend: Callable[[Array], tuple[Array, State]], q: Array, k: Array, *, has_state: bool
+    attend: Callable[[Array, Parameters], tuple[Array, State]],
+    q: Array,
+    k: Array,
+    parameters: Parameters,
+    *,
+    has_state: bool,
 ) -> tuple[Array, State]:
     """Attends with queries of H heads to keys and values of G heads, H a multiple of G.
 
@@ -111,21 +117,34 @@ def attend_by_group(
     do not depend on queries, so all H / G members of a group share them.
 
     Args:
-        attend: Function from queries [..., G, K] to outputs [..., G, V] and the state.
+        attend: Function from queries [..., G, K] and parameters to outputs [..., G, V] and the
+            state.
         q: Queries of shape [..., H, K].
         k: Keys of shape [..., G, K].
+        parameters: The mechanism's own arguments, of which inputs per pair may have H heads.
         has_state: Whether to return the state of G heads, or None.
     """
     heads, key_heads = q.shape[-2], k.shape[-2]
     if heads == key_heads:
-        y, state = attend(q)
+        y, state = attend(q, parameters)
         return y, state if has_state else None
-    members = q.reshape(*q.shape[:-2], key_heads, heads // key_heads, q.shape[-1])
-    y = jax.vmap(lambda q: attend(q)[0], in_axes=-2, out_axes=-2)(members)
+    q = q.reshape(*q.shape[:-2], key_heads, heads // key_heads, q.shape[-1])
+    parameters, axes = split_groups(parameters, heads, key_heads)
+
+    def outputs(q: Array, parameters: Parameters) -> Array:
+        return attend(q, parameters)[0]
+
+    y = jax.vmap(outputs, in_axes=(-2, axes), out_axes=-2)(q, parameters)
     y = y.reshape(*y.shape[:-3], heads, y.shape[-1])
+    if not has_state:
+        return y, None
     # The state comes from a call of its own, of the first members: jax.vmap multiplies the gradient
     # of an output without the mapped axis by its size if it belongs to a custom_vjp function.
-    return y, attend(members[..., 0, :])[1] if has_state else None
+    first = {
+        name: x if axes[name] is None else jnp.take(x, 0, axis=axes[name])
+        for name, x in parameters.items()
+    }
+    return y, attend(q[..., 0, :], first)[1]
 
 
 def zero_queries(q: Array, query_mask: Array | None) -> Array:

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from flax_linattn.ops.contract.capabilities import Capabilities
+from flax_linattn.ops.contract.capabilities import PAIR_INPUTS, Capabilities
 from flax_linattn.typing import Array, Parameters, State
 
 
@@ -187,10 +187,29 @@ def check_options(
 
 
 def check_parameters(
-    name: str, offered: tuple[str, ...], parameters: Mapping[str, ArrayLike | None]
+    name: str,
+    can: Capabilities,
+    offered: tuple[str, ...],
+    parameters: Mapping[str, ArrayLike | None],
 ) -> Parameters:
-    """Returns the mechanism's own arguments that were passed, as arrays; rejects unknown names."""
-    unknown = sorted(set(parameters) - set(offered))
+    """Returns the mechanism's own arguments that were passed, as arrays; rejects unknown names.
+
+    Raises:
+        ValueError: If an input per pair is not supported.
+        TypeError: If the mechanism has no argument of a name.
+    """
+    unknown = sorted(set(parameters) - {*offered, *can.pair_inputs})
+    for each in [each for each in unknown if each in PAIR_INPUTS and parameters[each] is not None]:
+        reason = "it does not form the weights of single pairs"
+        if can.constant_memory:
+            reason = "its state has a constant size, so past tokens are not kept apart"
+        elif can.channelwise:
+            reason = "each channel has its own weights"
+        raise ValueError(
+            f"{name!r} does not support {each}: {reason}; omit it, or choose a mechanism whose "
+            f"capabilities.{PAIR_INPUTS[each]} is True, such as softmax."
+        )
+    unknown = [each for each in unknown if each not in PAIR_INPUTS]
     if unknown:
         raise TypeError(
             f"{name!r} got the unknown argument {unknown[0]!r}; its own arguments are: "

@@ -198,7 +198,10 @@ class Mechanism(abc.ABC):
                 same numbers up to rounding.
             **parameters: The mechanism's own arguments (see ``parameters``); None means not passed.
                 Also its per-token inputs (``token_arguments``) of shape [B, S, ...], padded and
-                packed like k.
+                packed like k, and the inputs per pair in ``capabilities.pair_inputs``:
+                ``pair_mask`` (Boolean) and ``bias`` (added to the scaled scores; -inf hides a key)
+                of shape [B or 1, H or 1, T, S], ``dropout_rate`` and ``dropout_key`` of the
+                weights. With ``initial_state`` S counts its slots, then the tokens of the call.
 
         Returns:
             Outputs of shape [B, T, H, V] in the dtype of the inputs, 0 where no token is visible.
@@ -322,7 +325,8 @@ class Mechanism(abc.ABC):
             mask: Boolean array of shape [B]; where False, the state is unchanged and the output is
                 0.
             latents: As in ``attend``.
-            **parameters: As in ``attend``; per-token inputs have shape [B, ...].
+            **parameters: As in ``attend``; per-token inputs have shape [B, ...], inputs per pair [B
+                or 1, H or 1, L] over the slots of the returned cache in the order of time.
 
         Returns:
             Output of shape [B, H, V] ([B, L, H, V] for latents), and the new state, of
@@ -519,11 +523,9 @@ class Mechanism(abc.ABC):
             y = self._reference_per_query(q, k, v, visible, own, per_token)
             y = y[:, 0] if is_pooled else y
         else:
-            parameters = {**own, **per_token}
             y, _ = attend_by_group(
-                lambda q: (self._reference(q, k, v, visible, parameters), None),
-                zero_queries(q, query_mask),
-                k,
+                lambda q, own: (self._reference(q, k, v, visible, {**own, **per_token}), None),
+                *(zero_queries(q, query_mask), k, own),
                 has_state=False,
             )
         return masks.zero_padding(y, query_mask)
@@ -664,7 +666,9 @@ class Mechanism(abc.ABC):
         names = {argument.name for argument in self.token_arguments}
         given = {name: parameters[name] for name in names & set(parameters)}
         rest = {name: value for name, value in parameters.items() if name not in names}
-        own = checks.check_parameters(self.name, (*self.parameters, *sorted(names)), rest)
+        own = checks.check_parameters(
+            self.name, self.capabilities, (*self.parameters, *sorted(names)), rest
+        )
         self._check_parameters(own)
         return own, given
 
@@ -722,9 +726,8 @@ class Mechanism(abc.ABC):
 def _attend(mechanism: Mechanism, call: Call) -> tuple[Outputs, State]:
     attend = mechanism._attend_causal_call if call.is_causal else mechanism._attend
     return attend_by_group(
-        lambda q: attend(dataclasses.replace(call, q=q)),
-        call.q,
-        call.k,
+        lambda q, own: attend(dataclasses.replace(call, q=q, parameters=own)),
+        *(call.q, call.k, call.parameters),
         has_state=call.return_state,
     )
 
@@ -732,5 +735,7 @@ def _attend(mechanism: Mechanism, call: Call) -> tuple[Outputs, State]:
 @partial(jax.jit, static_argnums=0)
 def _step(mechanism: Mechanism, call: StepCall) -> tuple[OutputStep, State]:
     return attend_by_group(
-        lambda q: mechanism._step(call._replace(q=q)), call.q, call.k, has_state=True
+        lambda q, own: mechanism._step(call._replace(q=q, parameters=own)),
+        *(call.q, call.k, call.parameters),
+        has_state=True,
     )

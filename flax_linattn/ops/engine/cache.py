@@ -21,6 +21,7 @@ from flax_linattn.ops.contract.checks import check_state_like
 from flax_linattn.ops.contract.mechanism import Mechanism
 from flax_linattn.ops.contract.non_finite import attends_to_marked
 from flax_linattn.ops.contract.numerics import accumulation_dtype, match_varying_axes
+from flax_linattn.ops.contract.pair_inputs import PairInputs
 from flax_linattn.ops.contract.state import StateSizes, register_state
 from flax_linattn.ops.engine.chunks import scan_chunks
 from flax_linattn.ops.engine.forms import choose_form
@@ -142,6 +143,7 @@ class Pairs(NamedTuple):
             ...].
         per_query: Result of ``prepare_per_token`` for the tokens of the queries, of shape [B, T,
             ...]; None in cross-attention (T is not S).
+        per_pair: Mask, bias and dropout of the pairs.
     """
 
     q: Array
@@ -151,6 +153,7 @@ class Pairs(NamedTuple):
     parameters: Parameters
     per_key: Any
     per_query: Any
+    per_pair: PairInputs = PairInputs()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -290,6 +293,8 @@ class CacheMechanism(Mechanism):
             scores = batch * heads * (key_dim if self.capabilities.channelwise else 1)
             scores = scores * call.group_size
             form = choose_form("scored", call.num_queries, k.shape[1], scores)
+        shape = (batch, heads, call.num_queries, k.shape[1])
+        per_pair = PairInputs.check(call.parameters, *shape, cached=cached)
         positions = None
         if self.uses_positions:
             own = _positions(new, call.segments, cache.length)
@@ -305,12 +310,14 @@ class CacheMechanism(Mechanism):
             own_tokens = call.num_queries == length
             per_query = jax.tree.map(lambda x: x[:, cached:], per_key) if own_tokens else None
             pairs = Pairs(
-                finite.q, finite.k, finite.v, positions, call.parameters, per_key, per_query
+                *(finite.q, finite.k, finite.v, positions, call.parameters, per_key, per_query),
+                per_pair,
             )
-            if form == "chunked":
+            if form == "chunked" and not per_pair.is_given:
                 y = self._attend_chunked(pairs, visibility)
             else:
-                y = self._attend_query_blocks(pairs, visibility, 1 if form == "recurrent" else None)
+                size = {"chunked": self.chunk_size, "recurrent": 1}.get(form)
+                y = self._attend_query_blocks(pairs, visibility, size)
             if call.is_causal:
                 marked, starts = non_finite.tokens, call.starts
                 if cached:
@@ -342,6 +349,8 @@ class CacheMechanism(Mechanism):
         def block(_: None, rows: tuple[Array, Array, Array | None, Any]) -> tuple[None, Array]:
             q, index, own, per_query = rows
             here = pairs._replace(q=q, per_query=per_query)
+            if q.shape[1] != length:
+                here = here._replace(per_pair=pairs.per_pair.take_rows(index[0]))
             if pairs.positions is not None and own is not None:
                 here = here._replace(positions=pairs.positions._replace(query=own))
             if visibility.is_plain_causal and q.shape[1] == length:
@@ -367,13 +376,23 @@ class CacheMechanism(Mechanism):
 
     def _attend_to_cache(self, q: Array, cache: KVCache, parameters: Parameters) -> Array:
         """Computes outputs [B, 1, H, V] of queries that follow all cached tokens."""
+        shape = (*q.shape[:1], q.shape[2], cache.capacity)
+        per_pair = PairInputs.check(parameters, *shape)
+        if per_pair.is_given:
+            return self._attend_to_all_slots(q, cache.time_ordered, parameters, per_pair)
         if cache.capacity <= self.block or self.init_sums(q, cache.value) is None:
             return self._attend_to_all_slots(q, cache, parameters)
         return primal_only(
             self._attend_to_used_slots, self._attend_to_all_slots, q, cache, parameters
         )
 
-    def _attend_to_all_slots(self, q: Array, cache: KVCache, parameters: Parameters) -> Array:
+    def _attend_to_all_slots(
+        self,
+        q: Array,
+        cache: KVCache,
+        parameters: Parameters,
+        per_pair: PairInputs = PairInputs(),  # noqa: B008  (immutable)
+    ) -> Array:
         """Attends to all slots at once, masking unused ones."""
         per_key = self.prepare_per_token(_cached_per_token(cache))
         pairs = Pairs(
@@ -384,6 +403,7 @@ class CacheMechanism(Mechanism):
             parameters,
             per_key,
             jax.tree.map(lambda x: _take_slot(x, cache.length - 1), per_key),
+            per_pair,
         )
         return self.attend_block(pairs, cache.is_used[:, None, :])
 

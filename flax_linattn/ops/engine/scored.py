@@ -61,14 +61,16 @@ class ScoredAttention(CacheMechanism):
             visible = masks.visible_rows(jnp.arange(q.shape[1]), k.shape[1], is_causal=True)
         # Scale q, not the products: a compiler may fuse scaling a product and subtracting the level
         # into one rounding, and a large score would then differ from its own level.
-        product = jnp.where(
-            visible[:, None], scores(q * scale, k), self.weight_function.masked_score
-        )
+        product = scores(q * scale, k)
+        visible_pairs = pairs.per_pair.visible_pairs(visible)
+        product = pairs.per_pair.add_bias(product, visible_pairs)
+        product = jnp.where(visible_pairs, product, self.weight_function.masked_score)
         offsets = self.offsets(pairs)
         score = Scores(product, None if offsets is None else offsets.by_head().differences())
         level = jax.tree.map(lambda x: x[..., None], score.level(self.weight_function))
         weight = self.weight_function.weight(*score.relative_to(level))
-        return average_by_head(weight, v)
+        y = average_by_head(weight, v, pairs.per_pair.drop)
+        return pairs.per_pair.poison(y, visible_pairs)
 
     def _attend_chunked(self, pairs: Pairs, visibility: masks.Visibility) -> Array:
         dtype = accumulation_dtype(pairs.q.dtype)

@@ -14,6 +14,7 @@ from jaxtyping import Float, Int
 
 from flax_linattn.ops.contract.call import Call
 from flax_linattn.ops.contract.masks import Segments
+from flax_linattn.ops.contract.pair_inputs import permute_tokens
 from flax_linattn.ops.contract.state import register_state
 from flax_linattn.ops.engine.cache import KVCache, forget
 from flax_linattn.ops.engine.tiles import gather_time
@@ -131,6 +132,7 @@ def compact_tokens(call: Call) -> tuple[Call, Any]:
         mask=jnp.take_along_axis(mask, order, axis=1),
         query_mask=None,
         segments=segments,
+        parameters=permute_tokens(call.parameters, order),
     )
     place = jnp.maximum(jnp.cumsum(mask, axis=1, dtype=jnp.int32) - 1, 0)
     return gathered, lambda y: gather_time(y, place)

@@ -1,7 +1,7 @@
 """Softmax attention (Vaswani et al., 2017), the baseline.
 
 Symbols: scores s_ij = scale * q_i . k_j, outputs y_i = sum_j exp(s_ij) v_j / sum_j exp(s_ij) over
-the visible j. Departure: none; no dropout on the weights.
+the visible j. ``pair_inputs`` adds a mask, a bias and dropout of the weights. Departure: none.
 
 With a ``window`` of W a token attends to itself and to the W - 1 valid tokens of its segment before
 it: the sliding window of Beltagy et al., "Longformer: The Long-Document Transformer", 2020 (arXiv
@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 
 from flax_linattn.checks import check_integers
-from flax_linattn.ops.contract.averages import average_by_head
+from flax_linattn.ops.contract.averages import softmax_by_head
 from flax_linattn.ops.contract.call import Call
 from flax_linattn.ops.contract.capabilities import Capabilities
 from flax_linattn.ops.contract.checks import check_state_like
@@ -30,6 +30,7 @@ from flax_linattn.ops.contract.numerics import (
     exp_difference,
     scores,
 )
+from flax_linattn.ops.contract.pair_inputs import PairInputs, weight_shape
 from flax_linattn.ops.contract.state import StateSizes
 from flax_linattn.ops.engine.blocks import WeightFunction
 from flax_linattn.ops.engine.cache import Pairs
@@ -104,8 +105,12 @@ class SoftmaxAttention(ScoredAttention):
     @property
     def capabilities(self) -> Capabilities:
         if self.window is None:
-            return Capabilities(constant_memory=False)
-        return Capabilities(constant_memory=True, noncausal=False, cross=False)
+            return Capabilities(
+                constant_memory=False, pair_mask=True, bias=True, weight_dropout=True
+            )
+        return dataclasses.replace(
+            SoftmaxAttention().capabilities, constant_memory=True, noncausal=False, cross=False
+        )
 
     def _init_state(self, sizes: StateSizes) -> Any:
         if self.window is None:
@@ -123,6 +128,10 @@ class SoftmaxAttention(ScoredAttention):
     def _attend(self, call: Call) -> tuple[Outputs, State]:
         if self.window is None or call.mask is None:
             return super()._attend(call)
+        # Their shapes are checked before they are reordered.
+        cached = 0 if call.state is None else call.state.capacity
+        batch, heads, queries, keys = weight_shape(call.q, call.k)
+        PairInputs.check(call.parameters, batch, heads, queries, cached + keys, cached=cached)
         gathered, put_back = compact_tokens(call)
         y, state = super()._attend(gathered)
         return zero_padding(put_back(y), call.mask), state
@@ -130,7 +139,7 @@ class SoftmaxAttention(ScoredAttention):
     def attend_block(self, pairs: Pairs, visible: Visible | None) -> Outputs:
         q, k, v = pairs[:3]
         # jax.nn.dot_product_attention computes float64 in float32, and is NaN for scores of 1e21.
-        if self.implementation is None or q.dtype == jnp.float64:
+        if self.implementation is None or pairs.per_pair.is_given or q.dtype == jnp.float64:
             return super().attend_block(pairs, visible)
         if self.implementation == "xla":
             # It rounds the weights of half precision and has no float16 on CPUs.
@@ -176,9 +185,8 @@ class SoftmaxAttention(ScoredAttention):
             own = jnp.diagonal(visible, axis1=1, axis2=2)[..., None]
             since = jnp.cumsum(visible[..., ::-1], axis=2, dtype=jnp.int32)[..., ::-1]
             visible = visible & own & (since <= self.window)
-        score = jnp.where(visible[:, None], score, -jnp.inf)
-        weight = exp_difference(score, jnp.max(score, axis=-1, keepdims=True))
-        return average_by_head(weight, v)
+        per_pair = PairInputs.check(parameters, *weight_shape(q, k))
+        return softmax_by_head(score, v, per_pair.visible_pairs(visible), per_pair)
 
 
 def _widen(x: Array, width: int) -> Array:

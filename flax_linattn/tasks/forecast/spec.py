@@ -1,4 +1,4 @@
-"""What a forecasting run remembers of its data: names, scales, calendar, checksums."""
+"""Data spec of a forecasting run: names, scales, calendar, checksums."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class SeriesInfo:
 
 @dataclasses.dataclass(frozen=True)
 class ForecastSpec(DataSpec):
-    """Facts about the training data, stored in the run folder so that a run does not need them.
+    """Metadata of the training data, saved in the run folder; a run needs no training data.
 
     Attributes:
         dataset: Name of the data set.

@@ -36,8 +36,8 @@ _INTEGER = 1000
 class ForecastStreamOptions:
     """Options of a stream of a forecaster.
 
-    Observations are the channels separated by commas, after the time where the run has times, or a
-    JSON object with "time" and the channels by name; a first line may name the columns.
+    Each line is an observation: the channels separated by commas, after the time if the run has
+    times; or a JSON object with "time" and the channels by name. A first line may name the columns.
 
     Attributes:
         context: Maximum number of past observations of a forecast; at least half as many are used.
@@ -136,7 +136,7 @@ class ForecastStream(Streaming):
         """Returns the forecast after an observation.
 
         Returns:
-            The forecast, float64 [H, targets], in the units of the file; of a run with quantiles
+            The forecast, float64 [H, targets], in the units of the file; for a run with quantiles
             [H, targets, 1 + Q], the mean and then the quantiles.
 
         Raises:

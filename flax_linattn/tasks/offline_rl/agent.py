@@ -145,7 +145,7 @@ class WindowMemory:
 
 @compile_once()
 def predict_actions(model: Any, x: Any, mask: Any) -> Any:
-    """Predicts scaled actions of windows, float32 [B, T, A]; like models share a program."""
+    """Predicts scaled actions of windows, float32 [B, T, A]; equal structures share a program."""
     return model(x, mask=mask)
 
 
