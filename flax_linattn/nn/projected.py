@@ -315,11 +315,11 @@ class _FlatBias:
         return bias.reshape(shape)
 
 
-def check_kv_heads(mechanism: ops.Mechanism, num_heads: int, num_kv_heads: int | None) -> None:
+def check_kv_heads(mechanism: ops.Mechanism, query_heads: int, num_kv_heads: int | None) -> None:
     """Checks that a mechanism supports G heads of keys and values for H query heads.
 
     Raises:
-        ValueError: If ``num_kv_heads`` does not divide ``num_heads``, or differs from it and each
+        ValueError: If ``num_kv_heads`` does not divide the query heads, or differs from it and each
             token has no query of its own, which could share a key.
 
     Example:
@@ -330,12 +330,12 @@ def check_kv_heads(mechanism: ops.Mechanism, num_heads: int, num_kv_heads: int |
         flax_linattn.checks.OptionError: num_heads must be a multiple of num_kv_heads, got \
 num_heads=8 and num_kv_heads=3.
     """
-    if num_kv_heads is None or num_kv_heads == num_heads:
+    if num_kv_heads is None or num_kv_heads == query_heads:
         return
     check_integers(1, num_kv_heads=num_kv_heads)
-    if num_heads % num_kv_heads:
+    if query_heads % num_kv_heads:
         raise OptionError(
-            f"num_heads must be a multiple of num_kv_heads, got num_heads={num_heads} and "
+            f"num_heads must be a multiple of num_kv_heads, got num_heads={query_heads} and "
             f"num_kv_heads={num_kv_heads}.",
             "num_kv_heads",
             "num_heads",
