@@ -429,7 +429,7 @@ def _check_params(params: Mapping[str, Any]) -> None:
     if len(heads) != 2 or shapes != want:
         raise ValueError(
             "expected kernels [C, H, K] of query, key and value and [H, K, out_features] of out, "
-            f"got {shapes}."
+            f"got {shapes}; grouped queries (num_kv_heads) are not converted."
         )
 
 
