@@ -118,7 +118,7 @@ BUDGETS = {
     "files of fewer than 60 lines in the package": 47,
     "lines of tasks": 15_841,
     "lines of data": 14_049,
-    "lines of tests": 52_370,
+    "lines of tests": 52_372,
     "methods of Task": 13,
 }
 """What may stand in the tree. Whoever needs more raises a number here and says in the commit why;
