@@ -113,12 +113,12 @@ def test_options_of_layers_are_declared_once():
 TESTS = Path(__file__).parent
 
 BUDGETS = {
-    "lines of the package": 67_766,
-    "files of the package": 358,
+    "lines of the package": 68_294,
+    "files of the package": 359,
     "files of fewer than 60 lines in the package": 47,
     "lines of tasks": 15_841,
-    "lines of data": 14_033,
-    "lines of tests": 52_141,
+    "lines of data": 14_049,
+    "lines of tests": 52_730,
     "methods of Task": 13,
 }
 """What may stand in the tree. Whoever needs more raises a number here and says in the commit why;

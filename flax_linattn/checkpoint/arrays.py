@@ -36,6 +36,10 @@ MIN_FREE_BYTES = 1 << 16
 """Bytes that Orbax needs in addition to the arrays."""
 JSON_FORMAT = 2
 """Format number of ``write_json``."""
+MAX_JSON_BYTES = 2**27
+"""Maximum size of a JSON file, which 400,000 validations take; reading copies it three times."""
+_MAX_HEAD_BYTES = 1000
+"""Maximum size of the format number and the checksum before the values."""
 
 
 class CorruptCheckpointError(ValueError):
@@ -402,9 +406,9 @@ def read_json_text(file: Path) -> bytes:
     """
     with _readable(file):
         with open_regular(file) as opened:
-            content = opened.read()
+            content = opened.read(MAX_JSON_BYTES)  # what is longer ends too early: damaged
         head, _, values = content.removesuffix(b"}").partition(_text_before_values(file).encode())
-        info = json.loads(head + b"}")
+        info = json.loads(head[:_MAX_HEAD_BYTES] + b"}")
         version = info["format"]
         is_known = version == JSON_FORMAT  # the keys of other formats may be others
         whole = zlib.crc32(values) == info.get("crc32") and content.endswith(b"}")

@@ -92,7 +92,8 @@ def generate(
     Raises:
         ValueError: If an argument is out of range, the model has no logits, the state belongs to
             another model, or logits are NaN, usually because a cache or a table of positions is
-            full (under ``jit`` the sequence ends there instead).
+            full (under ``jit`` the sequence ends there instead, and
+            ``has_overflowed(out.state)`` marks rows whose cache is full).
         TypeError: If the prompt or a token is not an integer, the mask is not boolean, ``key`` is
             not a random key, or ``model`` is not a model.
 

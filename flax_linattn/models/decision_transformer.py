@@ -16,6 +16,7 @@ from flax_linattn.models.layers import Layers, check_causal
 from flax_linattn.nn.call import Call
 from flax_linattn.nn.linear import linear
 from flax_linattn.ops.contract.masks import zero_padding
+from flax_linattn.ops.contract.numerics import accumulation_dtype
 from flax_linattn.typing import Array
 
 DECISION_LAYERS = Layers(features=128, num_layers=3, num_heads=1, norm="post", dropout_rate=0.1)
@@ -110,9 +111,8 @@ class DecisionTransformer(Head):
             rngs=rngs,
             **options,
         )
-        self.head = linear(
-            layers.features, action_dim, dtype=jnp.float32, rngs=rngs, **head_parameters
-        )
+        dtype = accumulation_dtype(head_parameters.get("param_dtype", jnp.float32))
+        self.head = linear(layers.features, action_dim, dtype=dtype, rngs=rngs, **head_parameters)
 
     @property
     def observation_dim(self) -> int:

@@ -31,6 +31,7 @@ from flax_linattn.nn.position import (
 )
 from flax_linattn.nn.projected import ProjectedAttention, resolve_mechanism
 from flax_linattn.nn.sequence_norm import SequenceNorm
+from flax_linattn.nn.short_convolution import ShortConvState
 
 __all__ = [
     "Attention",
@@ -55,6 +56,7 @@ __all__ = [
     "RotaryPosition",
     "RotaryScaling",
     "SequenceNorm",
+    "ShortConvState",
     "SinusoidalPosition",
     "TransformerBlock",
     "UniformFanIn",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple, Unpack, overload
+from collections.abc import Sequence
+from typing import Literal, NamedTuple, Unpack, cast, overload
 
 import jax.numpy as jnp
 from flax import nnx
@@ -15,8 +16,9 @@ from flax_linattn.nn.linear import PositionLinear, check_options
 from flax_linattn.nn.meshes import automatic
 from flax_linattn.nn.position import QueryKeyPosition
 from flax_linattn.nn.projected import AttentionOptions, ProjectedAttention
-from flax_linattn.ops.contract.masks import zero_padding
-from flax_linattn.ops.contract.state import register_state
+from flax_linattn.nn.short_convolution import ShortConvState, make_short_convolution
+from flax_linattn.ops.contract.masks import Segments, find_packed_segments, zero_padding
+from flax_linattn.ops.contract.state import register_state, unpack_state
 from flax_linattn.typing import (
     Array,
     Features,
@@ -92,6 +94,10 @@ class Attention(ProjectedAttention):
         output_gate: Activation of a gate, "sigmoid" (Qwen3-Next) or "silu" (GLA, RetNet), which is
             a linear map of ``x`` and multiplies the outputs, after ``output_norm`` and before the
             output projection; None for none.
+        short_conv: Number of taps, at least 2, of a causal convolution of each channel of queries,
+            keys and values over the last valid tokens, followed by SiLU, before the heads and
+            ``normalize_qk`` (Gated DeltaNet, Kimi Linear). The state is then a ``ShortConvState``.
+            Default: no convolution.
         position: Position encoding of queries and keys, such as ``RotaryPosition()``; None for
             none.
         dtype: Dtype of the computation; inferred from inputs and parameters if None.
@@ -131,6 +137,7 @@ class Attention(ProjectedAttention):
         num_kv_heads: int | None = None,
         is_causal: bool | None = None,
         output_gate: Literal["sigmoid", "silu"] | None = None,
+        short_conv: int | None = None,
         position: QueryKeyPosition | None = None,
         rngs: nnx.Rngs,
         **options: Unpack[AttentionOptions],
@@ -145,6 +152,12 @@ class Attention(ProjectedAttention):
             position=position,
             rngs=rngs,
             **options,
+        )
+        self.short_convolution = make_short_convolution(
+            short_conv,
+            self._qkv_projections,
+            param_dtype=self.value_projection.param_dtype,
+            rngs=rngs,
         )
         can = self.mechanism.capabilities
         if is_causal is not None and not (can.causal if is_causal else can.noncausal):
@@ -260,12 +273,36 @@ class Attention(ProjectedAttention):
         # In a block, too, which makes something of the zeros at padding. So gradients of queries,
         # keys and values are added up before they meet that of the residual, padded or not.
         x = zero_padding(x, call.mask)
-        k = self._keys(x)
-        q = self._queries(x, k)
-        if self.position is not None and call.positions is not None:
-            q, k = self.position(q, call.positions), self.position(k, call.positions)
-        y, state = self._attend(q, k, x, call, query_mask=call.mask)
-        return self._project_out(y, x), state
+        parts = [projection(x) for projection in self._qkv_projections]
+        if self.short_convolution is None:
+            q, k, v = self._split(x, parts, call.positions)
+            y, state = self._attend(q, k, v, x, call, query_mask=call.mask)
+            return self._project_out(y, x), state
+        before, state = _convolution_state(call.state)
+        parts, window = self.short_convolution.map(
+            parts, before, call.mask, _packed_segments(call, state)
+        )
+        q, k, v = self._split(x, parts, call.positions)
+        y, after = self._attend(q, k, v, x, call.replace(state=state), query_mask=call.mask)
+        return self._project_out(y, x), ShortConvState(window, after)
+
+    @property
+    def _qkv_projections(self) -> list[nnx.Linear]:
+        """Projections of each token: to a query, unless it is learned or the key; key; value."""
+        own_query = self.query is None and self.query_projection is not None
+        queries = [self.query_projection] if own_query else []
+        return [*queries, self.key_projection, self.value_projection]
+
+    def _split(
+        self, x: Array, parts: Sequence[Array], positions: Array | None
+    ) -> tuple[Array, Array, Array]:
+        """Splits outputs of ``_qkv_projections`` into heads, normalized and with positions."""
+        *queries, k, v = parts
+        k = self._split_keys(k)
+        q = self._split_queries(queries[0]) if queries else self._queries(x, k)
+        if self.position is not None and positions is not None:
+            q, k = self.position(q, positions), self.position(k, positions)
+        return q, k, self._split_heads(v)
 
     def _attend_across(
         self, x: Features, context: Features, context_mask: Mask | None, call: Call
@@ -281,11 +318,11 @@ class Attention(ProjectedAttention):
                 "without position."
             )
         context = zero_padding(context, context_mask)
-        k = self._keys(context)
+        k, v = self._keys_and_values(context)
         x = zero_padding(x, call.mask)
         real = jnp.ones(x.shape[:2], bool) if call.mask is None else call.mask
         call = call.replace(mask=context_mask)
-        y, state = self._attend(self._queries(x, k), k, context, call, query_mask=real)
+        y, state = self._attend(self._queries(x, k), k, v, context, call, query_mask=real)
         return self._project_out(y, x), state
 
     @automatic(1)
@@ -308,8 +345,7 @@ class Attention(ProjectedAttention):
             )
         context = zero_padding(context, mask)
         return Context(
-            self._keys(context),
-            self._split_heads(self.value_projection(context)),
+            *self._keys_and_values(context),
             mask,
         )
 
@@ -341,6 +377,11 @@ class Attention(ProjectedAttention):
             raise ValueError(
                 f"{self.mechanism.name!r} does not support cross-attention; omit context."
             )
+        if self.short_convolution is not None:
+            raise ValueError(
+                "short_conv cannot be used with a context, because it convolves queries, keys and "
+                "values of one sequence; create the layer for cross-attention without short_conv."
+            )
 
     @property
     def streams(self) -> bool:
@@ -350,7 +391,11 @@ class Attention(ProjectedAttention):
         self, batch_size: int, max_length: int | None = None, *, dtype: DTypeLike | None = None
     ) -> State:
         self._check_step()
-        return super().init_state(batch_size, max_length, dtype=dtype)
+        state = super().init_state(batch_size, max_length, dtype=dtype)
+        if self.short_convolution is None:
+            return state
+        window = self.short_convolution.init_state(batch_size, self._compute_dtype(dtype))
+        return ShortConvState(window, state)
 
     @automatic(1)
     def step(
@@ -384,15 +429,17 @@ class Attention(ProjectedAttention):
             )
         self._check_inputs("B", x=x)
         x = zero_padding(x, mask)
-        k = self._keys(x)
-        q = self._queries(x, k)
         self._check_positions(positions)
-        if self.position is not None:
-            if positions is None:
-                raise ValueError(_POSITIONS)
-            q, k = self.position(q, positions), self.position(k, positions)
-        y, state = self._attend_step(q, k, x, state, mask)
-        return self._project_out(y, x), state
+        if self.position is not None and positions is None:
+            raise ValueError(_POSITIONS)
+        parts = [projection(x) for projection in self._qkv_projections]
+        if self.short_convolution is None:
+            y, after = self._attend_step(*self._split(x, parts, positions), x, state, mask)
+            return self._project_out(y, x), after
+        window, state = _convolution_state(state)
+        parts, window = self.short_convolution.step(parts, cast(Array, window), mask)
+        y, after = self._attend_step(*self._split(x, parts, positions), x, state, mask)
+        return self._project_out(y, x), ShortConvState(window, after)
 
     def _check_step(self) -> None:
         if self.is_causal is False:
@@ -407,6 +454,25 @@ class Attention(ProjectedAttention):
                 "this layer does not use positions; create it with position, such as "
                 "RotaryPosition(), or omit positions."
             )
+
+
+def _convolution_state(state: State | None) -> tuple[Array | None, State | None]:
+    """Splits the state of a layer with a short convolution: its window, and the mechanism's."""
+    if state is None:
+        return None, None
+    if not isinstance(state, ShortConvState):
+        raise ValueError(
+            f"a layer with short_conv needs a ShortConvState, got {type(state).__name__}; pass the "
+            "state from init_state, a call or step of this layer."
+        )
+    return state.window, state.attention
+
+
+def _packed_segments(call: Call, state: State | None) -> Segments | None:
+    """Boundaries of the packed sequences of a call that goes on from a mechanism's state."""
+    if call.segments is not None:
+        return call.segments
+    return find_packed_segments(call.segment_ids, call.mask, unpack_state(state)[1])
 
 
 def _check_state_wanted(call: Call) -> None:

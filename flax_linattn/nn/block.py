@@ -78,6 +78,7 @@ class TransformerBlock(nnx.Module):
         normalize_qk: Normalization of queries and keys, as in ``Attention``.
         output_norm: Normalization of the outputs of each head, as in ``Attention``.
         output_gate: Gate of the attention's outputs, as in ``Attention``.
+        short_conv: Taps of the convolution of queries, keys and values, as in ``Attention``.
         drop_path_rate: Probability that a row skips a branch during training, independently for
             each branch; see ``apply_drop_path``.
         layer_scale: Initial value of the learned factors of both branches, see ``LayerScale``; None
@@ -120,6 +121,7 @@ class TransformerBlock(nnx.Module):
         normalize_qk: Literal["rms", "l2"] | None = None,
         output_norm: Literal["rms"] | None = None,
         output_gate: Literal["sigmoid", "silu"] | None = None,
+        short_conv: int | None = None,
         drop_path_rate: float = 0.0,
         layer_scale: float | None = None,
         dtype: DTypeLike | None = None,
@@ -150,6 +152,7 @@ class TransformerBlock(nnx.Module):
             normalize_qk=normalize_qk,
             output_norm=output_norm,
             output_gate=output_gate,
+            short_conv=short_conv,
             dtype=dtype,
             rngs=rngs,
             **parameters,

@@ -175,9 +175,9 @@ class AttentionFunction:
         if self.mechanism.capabilities.pair_mask:
             return
         hint = ""
-        if not isinstance(mask, jax.core.Tracer) and mask.shape[-2] == mask.shape[-1]:
-            if not causal and not np.triu(np.asarray(mask), 1).any():
-                hint = " This mask is causal; make the function with is_causal=True."
+        is_known = not isinstance(mask, jax.core.Tracer) and mask.shape[-2] == mask.shape[-1]
+        if is_known and not causal and not np.triu(np.asarray(mask), 1).any():
+            hint = " This mask is causal; make the function with is_causal=True."
         raise ValueError(
             f"{self.mechanism.name!r} takes a mask of the valid keys, [B, 1, 1, S], got shape "
             f"{mask.shape}, in which heads or queries have masks of their own. Pass "
@@ -429,7 +429,7 @@ def _check_params(params: Mapping[str, Any]) -> None:
     if len(heads) != 2 or shapes != want:
         raise ValueError(
             "expected kernels [C, H, K] of query, key and value and [H, K, out_features] of out, "
-            f"got {shapes}."
+            f"got {shapes}; grouped queries (num_kv_heads) are not converted."
         )
 
 

@@ -160,8 +160,8 @@ class LatentAttention(ProjectedAttention):
         self, x: Features, call: Call, latents: Array | None = None
     ) -> tuple[Array, State | None]:
         """Attends to tokens [B, T, C] that are 0 at padding; returns outputs and the state."""
-        k = self._keys(x)
-        y, state = self._attend(self._latents(latents, k), k, x, call)
+        k, v = self._keys_and_values(x)
+        y, state = self._attend(self._latents(latents, k), k, v, x, call)
         return self._project_out(y, x), state
 
     @automatic(1)
@@ -189,8 +189,8 @@ class LatentAttention(ProjectedAttention):
         """
         self._check_inputs("B", x=x)
         x = zero_padding(x, mask)
-        k = self._keys(x)
-        y, state = self._attend_step(self._latents(latents, k), k, x, state, mask)
+        k, v = self._keys_and_values(x)
+        y, state = self._attend_step(self._latents(latents, k), k, v, x, state, mask)
         return self._project_out(y, x), state
 
     def _latents(self, latents: Array | None, k: Array) -> Array:

@@ -183,31 +183,40 @@ class ProjectedAttention(nnx.Module):
             dtype: Dtype of the inputs if wider than the parameters'; the state has the accumulation
                 dtype of the layer's computation.
         """
-        projection = self.key_projection
-        computed = projection.dtype
-        if computed is None:
-            computed = jnp.promote_types(projection.param_dtype, dtype or projection.param_dtype)
         return self.mechanism.init_state(
             batch_size,
             self.num_kv_heads,
             self.head_dim,
             self.head_dim,
             max_length,
-            dtype=computed,
+            dtype=self._compute_dtype(dtype),
             num_latents=self.num_latents,
         )
 
+    def _compute_dtype(self, dtype: DTypeLike | None) -> DTypeLike:
+        """Dtype of the computation on inputs of this dtype, or of that of the parameters."""
+        projection = self.key_projection
+        if projection.dtype is not None:
+            return projection.dtype
+        return jnp.promote_types(projection.param_dtype, dtype or projection.param_dtype)
+
     def _attend(
-        self, q: Array, k: Array, source: Array, call: Call, query_mask: Array | None = None
+        self,
+        q: Array,
+        k: Array,
+        v: Array,
+        source: Array,
+        call: Call,
+        query_mask: Array | None = None,
     ) -> tuple[Array, State | None]:
-        """Attends to tokens [B, S, C] with the queries and keys computed from them.
+        """Attends to tokens [B, S, C] with queries, keys and values computed from them.
 
         Returns:
             Outputs of the heads [B, T, H, V], and the state if the call needs one.
         """
         attended = self.mechanism.attend(
             k=self._to_unit_length(k),
-            v=self._split_heads(self.value_projection(source)),
+            v=v,
             is_causal=call.is_causal,
             mask=call.mask,
             query_mask=query_mask,
@@ -222,12 +231,12 @@ class ProjectedAttention(nnx.Module):
         return attended if isinstance(attended, tuple) else (attended, None)
 
     def _attend_step(
-        self, q: Array, k: Array, x: Array, state: State, mask: Array | None
+        self, q: Array, k: Array, v: Array, x: Array, state: State, mask: Array | None
     ) -> tuple[Array, State]:
         """Attends from one token per row, x [B, C]; returns outputs of the heads [B, H, V]."""
         return self.mechanism.step(
             k=self._to_unit_length(k),
-            v=self._split_heads(self.value_projection(x)),
+            v=v,
             state=state,
             mask=mask,
             **self._query_arguments(q),
@@ -266,8 +275,17 @@ class ProjectedAttention(nnx.Module):
     def _to_unit_length(self, x: Array) -> Array:
         return l2_normalize(x) if self.mechanism.capabilities.unit_vectors else x
 
-    def _keys(self, source: Array) -> Array:
-        return self._normalize(self._split_heads(self.key_projection(source)), self.key_norm)
+    def _keys_and_values(self, source: Array) -> tuple[Array, Array]:
+        """Projects tokens [..., C] to keys [..., H, K] and values [..., H, V]."""
+        return self._split_keys(self.key_projection(source)), self._split_heads(
+            self.value_projection(source)
+        )
+
+    def _split_keys(self, k: Array) -> Array:
+        return self._normalize(self._split_heads(k), self.key_norm)
+
+    def _split_queries(self, q: Array) -> Array:
+        return self._normalize(self._split_heads(q), self.query_norm)
 
     def _queries(self, x: Array, k: Array) -> Array:
         return self._project_queries(x if self.query is None else self.query[...], k)
@@ -276,8 +294,7 @@ class ProjectedAttention(nnx.Module):
         if self.query_projection is None:
             return k
         # A learned query knows nothing of the inputs' dtype; the keys do.
-        q = self._split_heads(self.query_projection(source)).astype(k.dtype)
-        return self._normalize(q, self.query_norm)
+        return self._split_queries(self.query_projection(source).astype(k.dtype))
 
     def _normalize(self, x: Array, norm: RMSNorm | None) -> Array:
         """Normalizes queries or keys [..., H, K] over the channels of each head."""

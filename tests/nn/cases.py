@@ -179,7 +179,9 @@ def positions(
     module: Any, mask: np.ndarray, ids: np.ndarray | None = None, start: int = 0
 ) -> dict[str, Any]:
     """The argument ``positions`` of a layer that has them, after ``start`` earlier tokens."""
-    if getattr(getattr(module, "attention", module), "position", None) is None:
+    if not isinstance(module, (nn.Attention, nn.TransformerBlock)):
+        return {}  # models count positions themselves
+    if getattr(module, "attention", module).position is None:
         return {}
     mask = jnp.asarray(mask)
     segments = None if ids is None else find_segments(jnp.asarray(ids), mask)

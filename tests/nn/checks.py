@@ -6,9 +6,8 @@ A layer is ``nn.Attention`` or ``nn.TransformerBlock`` of ``WIDTH`` features.
 import jax.numpy as jnp
 import numpy as np
 
-from flax_linattn import ops
+from flax_linattn import nn, ops
 from flax_linattn.ops.contract.masks import NO_SEGMENT
-from tests.contract.cases import unpacked
 from tests.contract.tolerances import assert_close, assert_same_bits
 from tests.nn.cases import LAYOUTS, WIDTH, at_real, normal, padded, positions, pulled, run_steps
 
@@ -23,12 +22,24 @@ def run(layer, x, mask=EVERYWHERE, ids=ONE_SEGMENT, state=None, weights=WEIGHTS,
     """The causal program that all checks of a streaming mechanism share."""
     places = positions(layer, mask, ids, start)
     if capabilities(layer).packed:
-        start = np.full(ROWS, NO_SEGMENT, np.int32)
-        state = ops.PackedState(begin(layer), start) if state is None else state
+        state = with_id(begin(layer)) if state is None else state
     else:
         state, ids = begin(layer) if state is None else state, None
     how = {"mask": mask, "segment_ids": ids, "state": state} | places
     return pulled(layer, x, weights, is_causal=True, return_state=True, **how)
+
+
+def with_id(state):
+    """A state before any packed segment."""
+    if isinstance(state, nn.ShortConvState):
+        return state._replace(attention=with_id(state.attention))
+    return ops.PackedState(state, np.full(ROWS, NO_SEGMENT, np.int32))
+
+
+def unpacked(state):
+    if isinstance(state, nn.ShortConvState):
+        return state._replace(attention=unpacked(state.attention))
+    return state.state if isinstance(state, ops.PackedState) else state
 
 
 def begin(layer):

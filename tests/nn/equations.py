@@ -45,14 +45,24 @@ def rotated(position: Any, x: np.ndarray) -> np.ndarray:
     return np.concatenate([z.real, z.imag, x[..., d:]], axis=-1)
 
 
+def shifted(x: np.ndarray, steps: int) -> np.ndarray:
+    """Each token of x [..., T, C] that many steps later, after zeros."""
+    return np.concatenate([np.zeros_like(x[..., :steps, :]), x], axis=-2)[..., : x.shape[-2], :]
+
+
 def attended(attention: Any, x: Any, context: Any = None, *, causal: bool = False) -> np.ndarray:
     """Softmax attention of x [..., T, C] to itself or a context; Aaren's has one learned query."""
     x = np.asarray(x, np.float64)
     asking = x if attention.query is None else np.broadcast_to(array(attention.query), x.shape)
     told = x if context is None else context
+    convolved = attention._qkv_projections
 
     def heads(projection: Any, x: Any) -> np.ndarray:
         y = affine(projection, x)
+        if attention.short_convolution is not None and projection in convolved:
+            start = sum(p.out_features for p in convolved[: convolved.index(projection)])
+            kernel = array(attention.short_convolution.kernel)[:, start : start + y.shape[-1]]
+            y = ACTIVATIONS["silu"](sum(kernel[-1 - i] * shifted(y, i) for i in range(len(kernel))))
         return y.reshape(*y.shape[:-1], attention.num_heads, -1)
 
     q = heads(attention.query_projection, asking)

@@ -13,6 +13,7 @@ from tests.nn import checks
 from tests.nn.cases import LAYOUTS, WIDTH, call, make_attention, normal, padded, run_steps
 from tests.nn.equations import attended
 
+REFORMER = "reformer:bucket_size=2,num_hashes=2"
 SCALED = nn.RotaryPosition(
     fraction=0.7, scaling=nn.RotaryScaling("yarn", 4.0, original_max_position_embeddings=16)
 )
@@ -24,6 +25,7 @@ OPTIONS = {
     "l2": {"normalize_qk": "l2"},
     "sigmoid": {"output_gate": "sigmoid"},
     "norm-silu": {"output_gate": "silu", "output_norm": "rms"},
+    "conv": {"short_conv": 3, "normalize_qk": "l2", "position": SCALED},
 }
 
 
@@ -52,9 +54,13 @@ def test_the_layer_is_its_equations(options):
     assert jax.tree.map(lambda a: a.dtype, state) == jax.tree.map(lambda a: a.dtype, start)
 
 
-@pytest.mark.parametrize(("mechanism", "name"), [("softmax", "rms"), ("gated_delta", "norm-silu")])
+@pytest.mark.parametrize(
+    ("mechanism", "name"),
+    [("softmax", "rms"), ("gated_delta", "norm-silu"), ("softmax", "conv"), ("aaren", "two-taps")],
+)
 def test_layers_with_options_stream_and_pack(mechanism, name):
-    checks.streams_and_packs(make(mechanism, **OPTIONS[name]))
+    options = {"short_conv": 2} if name == "two-taps" else OPTIONS[name]
+    checks.streams_and_packs(make(mechanism, **options))
 
 
 # -- normalized queries and keys -----------------------------------------------------
@@ -67,7 +73,7 @@ def test_a_learned_query_is_normalized_like_the_keys(normalize_qk):
 
 
 def test_one_norm_for_queries_that_are_keys():
-    layer = make("reformer:bucket_size=2,num_hashes=2", normalize_qk="rms")
+    layer = make(REFORMER, normalize_qk="rms")
     assert layer.query_norm is None and layer.key_norm is not None
     assert np.isfinite(call(layer, normal(1, 2, 4, WIDTH))).all()
 
@@ -112,6 +118,43 @@ def make_block_attention():
     assert block.attention.normalize_qk == "rms" and block.attention.output_gate == "silu"
     assert None not in (block.attention.output_norm, block.attention.gate_projection)
     return block.attention
+
+
+# -- short convolutions --------------------------------------------------------------
+
+
+def test_what_a_short_convolution_convolves():
+    """All that is projected from tokens: not a learned query, and keys once that are queries."""
+    for mechanism, width in (("softmax", 18), ("aaren", 12), (REFORMER, 12)):
+        layer = make(mechanism, short_conv=4)
+        assert layer.short_convolution.kernel.shape == (4, width)
+    layer, x = make("aaren", short_conv=4), normal(1, 2, 6, WIDTH)
+    assert_close(call(layer, x, is_causal=True), attended(layer, x, causal=True), "float32")
+    layer = make("softmax", short_conv=4)
+    assert_close(call(layer, x), attended(layer, x), "float32")  # of all tokens, too
+    assert layer.init_state(2, 5).window.shape == (2, 3, 18)
+
+
+def test_a_call_without_tokens_keeps_the_window():
+    layer = make("softmax", short_conv=3)
+    x, how = normal(1, 2, 4, WIDTH), {"is_causal": True, "return_state": True}
+    _, state = layer(x[:, :3], **how)
+    _, again = layer(x[:, :0], state=state, **how)
+    assert_close(again.window, state.window, "float32")
+    y, _ = layer(x[:, 3:], state=again, **how)
+    assert_close(y, layer(x, is_causal=True)[:, 3:], "float32")
+
+
+def test_what_a_short_convolution_refuses():
+    for taps, error in ((1, "short_conv must be at least 2"), (2.0, "must be an integer")):
+        with pytest.raises((OptionError, TypeError), match=error):
+            make_attention("softmax", short_conv=taps)
+    layer, x = make_attention("softmax", short_conv=2), normal(1, 2, 3, WIDTH)
+    for refused in (lambda: layer(x, x), lambda: layer.project(x)):
+        with pytest.raises(ValueError, match="short_conv cannot be used with a context"):
+            refused()
+    with pytest.raises(ValueError, match="needs a ShortConvState, got KVCache"):
+        layer.step(x[:, 0], make_attention("softmax").init_state(2, 4))
 
 
 # -- rotary positions ----------------------------------------------------------------

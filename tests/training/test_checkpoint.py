@@ -60,6 +60,10 @@ def change_progress(path):
     file.write_text(file.read_text().replace('"bad_epochs": 0', '"bad_epochs": 1'))
 
 
+def grow_progress(path):
+    os.truncate(path / "progress.json", 10**11)  # a sparse file: more than the memory
+
+
 def garble_largest(path):
     file = max(
         (path / "arrays" / "training").rglob("*"), key=lambda p: p.stat().st_size * p.is_file()
@@ -75,7 +79,15 @@ def empty_all(path):
             file.write_bytes(b"")
 
 
-DAMAGES = [remove_folder, remove_progress, cut_progress, change_progress, garble_largest, empty_all]
+DAMAGES = [
+    remove_folder,
+    remove_progress,
+    cut_progress,
+    change_progress,
+    grow_progress,
+    garble_largest,
+    empty_all,
+]
 
 
 @pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)

@@ -16,8 +16,10 @@ from flax_linattn.data.tables.cells import BadCellError, parse_numbers
 NUM_COEFFICIENTS = 13
 DIGITS = tuple(str(digit) for digit in range(10))
 FRAMES = {6600: 263_256, 2200: 87_063}
-"""Number of frames by number of utterances, of the training and the test file. Each digit has a tenth
-of the utterances, in order."""
+"""Number of frames by number of utterances, of the training and the test file.
+
+Each digit has a tenth of the utterances, in order.
+"""
 
 
 def load_spoken_arabic_digits(path: str | Path) -> TimeSeriesDataset:

@@ -170,6 +170,8 @@ class CacheMechanism(Mechanism):
     """Whether ``attend_block`` is given positions."""
     window: ClassVar[int | None] = None
     """Number of last tokens to which a query attends; None means all."""
+    sinks: ClassVar[int] = 0
+    """Number of first tokens of a segment to which a query attends in addition to a window."""
 
     chunk_size: int = 256
     cache_dtype: str | None = None
@@ -277,6 +279,9 @@ class CacheMechanism(Mechanism):
                 per_token,
             )
 
+        slots = jnp.broadcast_to(jnp.arange(cached, dtype=jnp.int32), (batch, cached))
+        own = _positions(new, call.segments, cache.length)
+        positions = Positions(own, jnp.concatenate([slots, own], axis=1))
         # Cached tokens belong to segment 0, which the call continues.
         key_segment = jnp.pad(segment_index, ((0, 0), (cached, 0)))
         visibility = masks.Visibility(
@@ -286,6 +291,8 @@ class CacheMechanism(Mechanism):
             query_segment=None if call.segments is None else segment_index,
             key_segment=None if call.segments is None else key_segment,
             window=self.window,
+            sinks=self.sinks,
+            is_sink=positions.key < self.sinks if self.sinks else None,
         )
 
         form = call.form
@@ -295,11 +302,6 @@ class CacheMechanism(Mechanism):
             form = choose_form("scored", call.num_queries, k.shape[1], scores)
         shape = (batch, heads, call.num_queries, k.shape[1])
         per_pair = PairInputs.check(call.parameters, *shape, cached=cached)
-        positions = None
-        if self.uses_positions:
-            own = _positions(new, call.segments, cache.length)
-            slots = jnp.broadcast_to(jnp.arange(cached, dtype=jnp.int32), (batch, cached))
-            positions = Positions(own, jnp.concatenate([slots, own], axis=1))
         if call.num_queries == 0 or k.shape[1] == 0:
             y = jnp.zeros((batch, call.num_queries, *v.shape[2:]), v.dtype)
         else:
@@ -310,8 +312,8 @@ class CacheMechanism(Mechanism):
             own_tokens = call.num_queries == length
             per_query = jax.tree.map(lambda x: x[:, cached:], per_key) if own_tokens else None
             pairs = Pairs(
-                *(finite.q, finite.k, finite.v, positions, call.parameters, per_key, per_query),
-                per_pair,
+                *(finite.q, finite.k, finite.v, positions if self.uses_positions else None),
+                *(call.parameters, per_key, per_query, per_pair),
             )
             if form == "chunked" and not per_pair.is_given:
                 y = self._attend_chunked(pairs, visibility)
@@ -324,7 +326,10 @@ class CacheMechanism(Mechanism):
                     if visibility.real is not None:
                         marked = marked & visibility.real[..., None]
                     starts = None if starts is None else jnp.pad(starts, ((0, 0), (cached, 0)))
-                attended = attends_to_marked(marked, starts, self.window)[:, cached:]
+                attended = attends_to_marked(marked, starts, self.window)
+                if visibility.is_sink is not None:
+                    attended |= attends_to_marked(marked & visibility.is_sink[..., None], starts)
+                attended = attended[:, cached:]
                 y = non_finite.poison_outputs(y, attended)
         if cached:
             lost = cache.has_overflowed[:, None]

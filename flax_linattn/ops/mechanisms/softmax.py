@@ -7,6 +7,13 @@ With a ``window`` of W a token attends to itself and to the W - 1 valid tokens o
 it: the sliding window of Beltagy et al., "Longformer: The Long-Document Transformer", 2020 (arXiv
 2004.05150, section 3.1), on one side, without dilation, global tokens or selected heads. Its
 parallel form computes only blocks within the band, O(T W), and its state is a ring of W tokens.
+With ``sinks`` of N the first N tokens of a segment stay visible: the attention sinks of Xiao et
+al., "Efficient Streaming Language Models with Attention Sinks", 2023 (arXiv 2309.17453), as fixed
+slots of the state. Departure: positions, if a layer has any, are those in the text, not in the
+cache.
+
+``soft_cap`` limits the scores to (-cap, cap) by cap tanh(s / cap), as in Gemma 2 (2024, arXiv
+2408.00118, section 2), before a bias.
 """
 
 from __future__ import annotations
@@ -19,7 +26,7 @@ from typing import Any, ClassVar, Literal
 import jax
 import jax.numpy as jnp
 
-from flax_linattn.checks import check_integers
+from flax_linattn.checks import check_integers, check_positive
 from flax_linattn.ops.contract.averages import softmax_by_head
 from flax_linattn.ops.contract.call import Call
 from flax_linattn.ops.contract.capabilities import Capabilities
@@ -63,6 +70,9 @@ class SoftmaxAttention(ScoredAttention):
             only), "xla" for its unfused computation, for short sequences.
         window: Number of tokens W that a token attends to, itself included; causal only. None means
             all. The state then has a constant size.
+        sinks: Number N of first tokens of a segment that stay visible outside the window.
+        soft_cap: Limit of the scores, s -> soft_cap tanh(s / soft_cap), before a bias; None means
+            none.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -84,23 +94,36 @@ class SoftmaxAttention(ScoredAttention):
     about: ClassVar[str] = (
         "softmax attention with a preallocated key/value cache; the baseline (Vaswani et al., 2017)"
     )
-    weight_function: ClassVar[WeightFunction] = SOFTMAX
 
     scale: float | None = None
     implementation: Literal["xla", "cudnn"] | None = None
     window: int | None = None  # type: ignore[misc]  # of an instance
+    sinks: int = 0  # type: ignore[misc]
+    soft_cap: float | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_integers(1, window=self.window)
-        if self.window is not None and self.implementation is not None:
+        check_integers(0, sinks=self.sinks)
+        if self.soft_cap is not None:
+            check_positive(soft_cap=self.soft_cap)
+        if self.sinks and self.window is None:
             raise ValueError(
-                f"implementation={self.implementation!r} does not support a window; omit one."
+                f"sinks={self.sinks} keeps first tokens visible outside a window; pass window, too."
             )
+        for what, value in (("window", self.window), ("soft_cap", self.soft_cap)):
+            if value is not None and self.implementation is not None:
+                raise ValueError(
+                    f"implementation={self.implementation!r} does not support a {what}; omit one."
+                )
         if self.implementation not in (None, "xla", "cudnn"):
             raise ValueError(
                 f"implementation must be None, 'xla' or 'cudnn', got {self.implementation!r}."
             )
+
+    @property
+    def weight_function(self) -> WeightFunction:
+        return SOFTMAX._replace(cap=self.soft_cap)
 
     @property
     def capabilities(self) -> Capabilities:
@@ -115,8 +138,9 @@ class SoftmaxAttention(ScoredAttention):
     def _init_state(self, sizes: StateSizes) -> Any:
         if self.window is None:
             return super()._init_state(sizes)
-        slots = super()._init_state(sizes._replace(max_length=self.window))
-        return WindowCache(slots.key, slots.value, slots.length, jnp.zeros_like(slots.length))
+        slots = super()._init_state(sizes._replace(max_length=self.sinks + self.window))
+        end = jnp.zeros_like(slots.length)
+        return WindowCache(slots.key, slots.value, slots.length, end, self.sinks)
 
     def _check_state(self, state: Any, q: Array, k: Array, v: Array) -> None:
         if self.window is None:
@@ -171,7 +195,7 @@ class SoftmaxAttention(ScoredAttention):
         if self.window is not None and self.window < self.chunk_size:
             # Most scores of larger blocks would be masked.
             size = min(self.chunk_size, max(MIN_BLOCK_TOKENS, self.window))
-            return dataclasses.replace(self, chunk_size=size, window=None)._attend_chunked(
+            return dataclasses.replace(self, chunk_size=size, window=None, sinks=0)._attend_chunked(
                 pairs, visibility
             )
         return super()._attend_chunked(pairs, visibility)
@@ -181,10 +205,13 @@ class SoftmaxAttention(ScoredAttention):
     ) -> Outputs:
         scale = jnp.asarray(self._scale(q.shape[-1], parameters)).astype(q.dtype)
         score = scores(q * scale, k)
+        if self.soft_cap is not None:
+            score = self.soft_cap * jnp.tanh(score / self.soft_cap)
         if self.window is not None:
             own = jnp.diagonal(visible, axis1=1, axis2=2)[..., None]
             since = jnp.cumsum(visible[..., ::-1], axis=2, dtype=jnp.int32)[..., ::-1]
-            visible = visible & own & (since <= self.window)
+            number = jnp.cumsum(visible, axis=2, dtype=jnp.int32)
+            visible = visible & own & ((since <= self.window) | (number <= self.sinks))
         per_pair = PairInputs.check(parameters, *weight_shape(q, k))
         return softmax_by_head(score, v, per_pair.visible_pairs(visible), per_pair)
 

@@ -221,7 +221,7 @@ def test_what_is_refused() -> None:
             ops.get_mechanism(name).attend(q, k, v, pair_mask=mask)
     with pytest.raises(ValueError, match="'elementwise' does not support bias: each channel"):
         ops.get_mechanism("elementwise").attend(q, k, v, bias=np.ones((1, 1, T, T)))
-    for given, error, message in (
+    for inputs, error, message in (
         ({"pair_mask": mask[:, :2]}, ValueError, "= [2 or 1, 3 or 1, 6, 6], got (2, 2, 6, 6)"),
         ({"pair_mask": mask[0]}, ValueError, "pair_mask must have shape [B or 1, H or 1, T, S]"),
         ({"pair_mask": mask.astype(int)}, TypeError, "pair_mask must be Boolean, with True for"),
@@ -229,7 +229,7 @@ def test_what_is_refused() -> None:
         ({"dropout_rate": 0.5}, ValueError, "dropout needs both dropout_rate and dropout_key"),
     ):
         with pytest.raises(error, match=re.escape(message)):
-            softmax.attend(q, k, v, **given)
+            softmax.attend(q, k, v, **inputs)
     state = softmax.init_state(B, H, K, K, max_length=8)
     with pytest.raises(ValueError, match="6, 14], where S counts the 8 slots of initial_state"):
         softmax.attend(q, k, v, initial_state=state, pair_mask=mask)
