@@ -115,6 +115,7 @@ def _offers(can: Capabilities) -> list[str]:
         "recurrent with a cache": can.recurrent and not can.constant_memory,
         "mergeable states": can.mergeable,
         "one learned query instead of one a token": can.learned_query,
+        "grouped-query attention": can.grouped_queries,
         "latents, each of which attends to all tokens": can.latents,
         "weights of every channel by itself (V = K)": can.channelwise,
         "made for queries and keys of length 1, as layers give it": can.unit_vectors,

@@ -51,8 +51,8 @@ class Context(NamedTuple):
     """Keys and values of a context, projected once for many calls of cross-attention.
 
     Attributes:
-        k: Keys of shape [B, S, H, K].
-        v: Values of shape [B, S, H, V].
+        k: Keys of shape [B, S, G, K].
+        v: Values of shape [B, S, G, V].
         mask: Boolean array of shape [B, S]; True marks valid tokens. None if all are valid.
     """
 
@@ -81,8 +81,11 @@ class Attention(ProjectedAttention):
         num_heads: Number of attention heads H.
         mechanism: Name of the mechanism, as ``ops.get_mechanism`` takes it
             ("elementwise_series:order=2"), or the mechanism itself.
-        qkv_features: Features of queries, keys and values over all heads, H * K = H * V; default
-            ``in_features``.
+        num_kv_heads: Number of heads G of keys and values, a divisor of H. Each serves H / G query
+            heads (grouped-query attention, or multi-query with G = 1), and per-token inputs, the
+            mechanism's parameters and the state have G heads. Default: H.
+        qkv_features: Features of the queries over all heads, H * K; default ``in_features``. Keys
+            and values have G * K.
         out_features: Number of features of the outputs; default ``in_features``.
         is_causal: Whether calls are causal unless they say otherwise. Default: only if the
             mechanism is causal only. With False the layer has no ``step``, which would be another
@@ -119,8 +122,8 @@ class Attention(ProjectedAttention):
 
     Raises:
         ValueError: If ``qkv_features`` is not a multiple of ``num_heads``, the mechanism is
-            unknown or does not support ``is_causal`` or an option, or ``position`` is given to a
-            mechanism with a learned query, which has no position.
+            unknown or does not support ``is_causal``, ``num_kv_heads`` or another option, or
+            ``position`` is given to a mechanism with a learned query, which has no position.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -142,6 +145,7 @@ class Attention(ProjectedAttention):
         num_heads: int,
         *,
         mechanism: str | ops.Mechanism = "softmax",
+        num_kv_heads: int | None = None,
         is_causal: bool | None = None,
         output_gate: Literal["sigmoid", "silu"] | None = None,
         short_conv: int | None = None,
@@ -156,6 +160,7 @@ class Attention(ProjectedAttention):
             in_features,
             num_heads,
             mechanism=mechanism,
+            num_kv_heads=num_kv_heads,
             output_gate=output_gate,
             position=position,
             rngs=rngs,

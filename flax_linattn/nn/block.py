@@ -62,6 +62,7 @@ class TransformerBlock(nnx.Module):
     Args:
         features: Number of features C.
         num_heads: Number of attention heads H.
+        num_kv_heads: Number of heads of keys and values, as in ``Attention``.
         hidden_features: Width of the feed-forward layer; default 4 C.
         mechanism: Name of the attention mechanism, or the mechanism itself.
         is_causal: Whether calls are causal unless they say otherwise, as in ``Attention``.
@@ -105,6 +106,7 @@ class TransformerBlock(nnx.Module):
         features: int,
         num_heads: int,
         *,
+        num_kv_heads: int | None = None,
         hidden_features: int | None = None,
         mechanism: str | ops.Mechanism = "softmax",
         is_causal: bool | None = None,
@@ -143,6 +145,7 @@ class TransformerBlock(nnx.Module):
             features,
             num_heads,
             mechanism=mechanism,
+            num_kv_heads=num_kv_heads,
             is_causal=is_causal,
             use_bias=use_bias,
             position=position,

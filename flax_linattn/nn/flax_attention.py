@@ -429,7 +429,7 @@ def _check_params(params: Mapping[str, Any]) -> None:
     if len(heads) != 2 or shapes != want:
         raise ValueError(
             "expected kernels [C, H, K] of query, key and value and [H, K, out_features] of out, "
-            f"got {shapes}."
+            f"got {shapes}; grouped queries (num_kv_heads) are not converted."
         )
 
 
@@ -439,6 +439,11 @@ def _check_layer(layer: Attention) -> AttentionFunction | None:
         raise ValueError("Flax's attention layers have no position encoding, but the layer has.")
     if isinstance(layer.key_projection, PositionLinear):
         raise ValueError("Flax's attention layers have no separate weights for each position.")
+    if layer.num_kv_heads != layer.num_heads:
+        raise ValueError(
+            "Flax's attention layers have as many heads of keys as of queries, got "
+            f"num_kv_heads={layer.num_kv_heads} and num_heads={layer.num_heads}."
+        )
     if layer.normalize_qk is not None:
         raise ValueError(
             "Flax's attention layers normalize queries and keys by LayerNorm only, got "

@@ -14,7 +14,7 @@ from flax import nnx
 from jax.typing import DTypeLike
 
 from flax_linattn import ops
-from flax_linattn.checks import check_array, check_choice
+from flax_linattn.checks import OptionError, check_array, check_choice, check_integers
 from flax_linattn.nn.call import Call
 from flax_linattn.nn.linear import ParameterOptions, PositionLinear, linear
 from flax_linattn.nn.norm import RMSNorm
@@ -64,6 +64,7 @@ class ProjectedAttention(nnx.Module):
         num_heads: int,
         *,
         mechanism: str | ops.Mechanism = "softmax",
+        num_kv_heads: int | None = None,
         qkv_features: int | None = None,
         out_features: int | None = None,
         use_bias: bool = True,
@@ -88,6 +89,7 @@ class ProjectedAttention(nnx.Module):
                 f"of num_heads, got num_heads={num_heads}."
             )
         self.mechanism = resolve_mechanism(mechanism)
+        check_kv_heads(self.mechanism, num_heads, num_kv_heads)
         check_output_options(normalize_qk, output_norm, output_gate)
         learned = self.mechanism.capabilities.learned_query
         if learned and position is not None:
@@ -98,6 +100,7 @@ class ProjectedAttention(nnx.Module):
             )
         self.in_features = in_features
         self.num_heads = num_heads
+        self.num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
         self.head_dim = qkv_features // num_heads
         self.position = position
         self.normalize_qk, self.output_gate = normalize_qk, output_gate
@@ -110,11 +113,12 @@ class ProjectedAttention(nnx.Module):
         }
         init: dict[str, Any] = {"kernel_init": kernel_init, "bias_init": bias_init}
         shared = self.mechanism.capabilities.shared_query_key
+        kv_features = self.num_kv_heads * self.head_dim
         self.query_projection = (
             None if shared else linear(in_features, qkv_features, **options, **init)
         )
-        self.key_projection = linear(in_features, qkv_features, **options, **init)
-        self.value_projection = linear(in_features, qkv_features, **options, **init)
+        self.key_projection = linear(in_features, kv_features, **options, **init)
+        self.value_projection = linear(in_features, kv_features, **options, **init)
         self.out_projection: nnx.Linear | None = linear(
             qkv_features,
             out_features,
@@ -135,8 +139,8 @@ class ProjectedAttention(nnx.Module):
         )
         shape = (in_features,) if self.num_latents is None else (self.num_latents, in_features)
         self.query = nnx.Param(query_init(rngs.params(), shape, param_dtype)) if learned else None
-        self.mechanism.check_heads(num_heads)
-        learned_parameters = self.mechanism.learned_parameters(num_heads, self.head_dim)
+        self.mechanism.check_heads(self.num_kv_heads)
+        learned_parameters = self.mechanism.learned_parameters(self.num_kv_heads, self.head_dim)
         arguments = self.mechanism.token_arguments
         self.token_projections = nnx.data(
             {
@@ -181,7 +185,7 @@ class ProjectedAttention(nnx.Module):
         """
         return self.mechanism.init_state(
             batch_size,
-            self.num_heads,
+            self.num_kv_heads,
             self.head_dim,
             self.head_dim,
             max_length,
@@ -275,7 +279,7 @@ class ProjectedAttention(nnx.Module):
         return arguments
 
     def _axes(self, argument: ops.TokenArgument) -> tuple[int, ...]:
-        return argument.shape(self.num_heads, self.head_dim, self.head_dim)
+        return argument.shape(self.num_kv_heads, self.head_dim, self.head_dim)
 
     def _to_unit_length(self, x: Array) -> Array:
         return l2_normalize(x) if self.mechanism.capabilities.unit_vectors else x
@@ -308,7 +312,7 @@ class ProjectedAttention(nnx.Module):
         return x if norm is None else norm(x)
 
     def _split_heads(self, x: Array) -> Array:
-        return rearrange(x, "... (h k) -> ... h k", h=self.num_heads)
+        return rearrange(x, "... (h k) -> ... h k", k=self.head_dim)
 
     def _project_out(self, y: Array, x: Array) -> Array:
         """Normalizes and gates outputs of the heads [..., H, V] and projects them.
@@ -335,6 +339,41 @@ class _FlatBias:
     def __call__(self, key: Array, shape: tuple[int, ...], dtype: DTypeLike = jnp.float32) -> Array:
         bias: Array = self.init(key, self.axes, dtype)
         return bias.reshape(shape)
+
+
+def check_kv_heads(mechanism: ops.Mechanism, query_heads: int, num_kv_heads: int | None) -> None:
+    """Checks that a mechanism supports G heads of keys and values for H query heads.
+
+    Raises:
+        ValueError: If ``num_kv_heads`` does not divide the query heads, or differs from it and each
+            token has no query of its own, which could share a key.
+
+    Example:
+        >>> check_kv_heads(resolve_mechanism("softmax"), 8, 2)
+        >>> check_kv_heads(resolve_mechanism("softmax"), 8, 3)
+        Traceback (most recent call last):
+        ...
+        flax_linattn.checks.OptionError: num_heads must be a multiple of num_kv_heads, got \
+num_heads=8 and num_kv_heads=3.
+    """
+    if num_kv_heads is None or num_kv_heads == query_heads:
+        return
+    check_integers(1, num_kv_heads=num_kv_heads)
+    if query_heads % num_kv_heads:
+        raise OptionError(
+            f"num_heads must be a multiple of num_kv_heads, got num_heads={query_heads} and "
+            f"num_kv_heads={num_kv_heads}.",
+            "num_kv_heads",
+            "num_heads",
+        )
+    if not mechanism.capabilities.grouped_queries:
+        raise OptionError(
+            f"num_kv_heads={num_kv_heads} needs a mechanism with a query per token, but "
+            f"{mechanism.name!r} has none; remove num_kv_heads, or choose a mechanism whose "
+            "capabilities.grouped_queries is True.",
+            "num_kv_heads",
+            "mechanism",
+        )
 
 
 def check_output_options(

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flax_linattn.checks import OptionError, itemize
-from flax_linattn.data.episodes.episodes import Episodes, environment_name
+from flax_linattn.data.episodes.episodes import Episodes, environment_name, refuse_images
 from flax_linattn.data.episodes.hdf5_file import EXPANSION, Hdf5File, import_h5py
 from flax_linattn.data.episodes.statistics import about_cut_short, about_left_out
 from flax_linattn.data.errors import DataFormatError, printed
@@ -106,6 +106,7 @@ def _to_episodes(
             raise DataFormatError(
                 f"{path}:{key}: expected numbers, got {array.dtype}; save the array as float32"
             )
+    refuse_images(f"{path}:observations", arrays["observations"])
     if arrays["observations"].ndim != 2 or not arrays["observations"].size:
         raise DataFormatError(
             f"{path}:observations: expected shape [N, S], one row per step, got "

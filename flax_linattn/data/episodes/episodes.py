@@ -28,6 +28,16 @@ def refuse_discrete(place: str, actions: NDArray, shape: str = "[N, A]") -> None
         )
 
 
+def refuse_images(place: str, observations: NDArray, shape: str = "[N, S]") -> None:
+    """Raises an error for observations of several axes; ``place`` is ``file:key``."""
+    if observations.ndim > 2:
+        raise DataFormatError(
+            f"{place}: expected observations as vectors {shape}, got {observations.dtype} "
+            f"{list(observations.shape)}; images are not supported. Save features of each "
+            "image, or its flattened pixels, as float32."
+        )
+
+
 def to_float32(place: str, values: ArrayLike, ndim: int) -> NDArray[np.float32]:
     """Converts finite numbers to float32 [``ndim`` axes]; errors name ``file:key[row]``."""
     array = np.asarray(values)
@@ -121,6 +131,7 @@ class Episodes:
                 f"{self.name}: expected notes as a tuple of strings, got {quote(notes)}."
             )
         refuse_discrete(f"{self.name}:actions", np.asarray(self.actions))
+        refuse_images(f"{self.name}:observations", np.asarray(self.observations))
         for what, ndim in (("observations", 2), ("actions", 2), ("rewards", 1)):
             self._set(what, to_float32(f"{self.name}:{what}", getattr(self, what), ndim))
         for what in ("actions", "rewards"):

@@ -15,6 +15,7 @@ from flax_linattn.data.episodes.episodes import (
     Episodes,
     environment_name,
     refuse_discrete,
+    refuse_images,
     to_float32,
 )
 from flax_linattn.data.episodes.hdf5_file import Hdf5File
@@ -141,6 +142,7 @@ def _episode(file: Hdf5File, group: str) -> _Part:
         )
     arrays = {key: file.read(f"{group}/{key}") for key in _KEYS}
     refuse_discrete(f"{file.place(group)}/actions", arrays["actions"], "[T, A]")
+    refuse_images(f"{file.place(group)}/observations", arrays["observations"], "[T + 1, S]")
     rewards = arrays["rewards"]
     steps = len(rewards) if rewards.ndim == 1 else 0
     expected = dict.fromkeys(_KEYS, steps) | {"observations": steps + 1}

@@ -53,6 +53,11 @@ class Capabilities:
     forms: tuple[str, ...] = ("parallel", "chunked", "recurrent")
 
     @property
+    def grouped_queries(self) -> bool:
+        """Whether several query heads may share a key head: each token has its own query."""
+        return not (self.learned_query or self.shared_query_key)
+
+    @property
     def pair_inputs(self) -> tuple[str, ...]:
         """Names of the supported inputs per pair of a query and a key."""
         return tuple(name for name, field in PAIR_INPUTS.items() if getattr(self, field))

@@ -98,10 +98,12 @@ def check_arrays(
             f"{name!r} attends in each channel separately, so v needs as many channels "
             f"as k, got {v.shape[-1]} and {k.shape[-1]}."
         )
-    if q.shape[-2:] != k.shape[-2:]:
+    heads, key_heads = q.shape[-2], k.shape[-2]
+    shares_keys = can.grouped_queries and key_heads > 0 and heads % key_heads == 0
+    if q.shape[-1] != k.shape[-1] or not (heads == key_heads or shares_keys):
         raise ValueError(
             f"{query} {axes['q']} and k {axes['k']} must agree in heads and key dimension, "
-            f"got {q.shape} and {k.shape}."
+            f"got {q.shape} and {k.shape}{_head_advice(can, heads, key_heads)}."
         )
     has_batch = q.ndim == 4 if can.latents else q.ndim > 2
     if has_batch and q.shape[0] != k.shape[0]:
@@ -109,6 +111,18 @@ def check_arrays(
         raise ValueError(
             f"{query} and k must have the same batch size, got {q.shape[0]} and {k.shape[0]}{hint}."
         )
+
+
+def _head_advice(can: Capabilities, heads: int, key_heads: int) -> str:
+    """Returns the end of an error message about unequal numbers of heads."""
+    if heads == key_heads:
+        return ""
+    if can.grouped_queries:
+        return "; the heads of q must be a multiple of those of k, which then share them"
+    if can.shared_query_key:
+        return "; k is also the query, so heads cannot share it"
+    advice = "; the state depends on the learned query, so heads cannot share k and v"
+    return advice + ", but latents of one head can" * can.latents
 
 
 def check_mask(name: str, mask: Array | None, shape: tuple[int, ...]) -> Array | None:

@@ -147,6 +147,37 @@ def weight_shape(q: Array, k: Array) -> tuple[int, int, int, int]:
     return k.shape[0], k.shape[2], q.shape[1], k.shape[1]
 
 
+def split_groups(
+    parameters: Parameters, heads: int, key_heads: int
+) -> tuple[dict[str, Array], dict[str, int | None]]:
+    """Splits inputs per pair of H query heads into groups that share G key heads.
+
+    Returns:
+        The parameters, those of query heads as [B or 1, G, H / G, ...] and a dropout key for each
+        member of a group; and the axis of the members of each, None if it has none.
+
+    Raises:
+        ValueError: If an input has neither one head nor H.
+    """
+    size = heads // key_heads
+    split, axes = dict(parameters), dict.fromkeys(parameters)
+    for name in {*PAIRWISE} & {*parameters}:
+        x = parameters[name]
+        if x.ndim > 1 and x.shape[1] not in (1, heads):
+            raise ValueError(
+                f"axis 1 of {name} must have size 1 or {heads}, one for each head of q, got "
+                f"{x.shape}."
+            )
+        if x.ndim > 1 and x.shape[1] == heads:
+            split[name] = x.reshape(x.shape[0], key_heads, size, *x.shape[2:])
+            axes[name] = 2
+    if "dropout_key" in parameters:
+        keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))
+        split["dropout_key"] = keys(parameters["dropout_key"], jnp.arange(size))
+        axes["dropout_key"] = 0
+    return split, axes
+
+
 def permute_tokens(parameters: Parameters, order: Array) -> Parameters:
     """Reorders the queries and keys of inputs per pair by ``order`` [B, T].
 

@@ -329,6 +329,7 @@ class CacheMechanism(Mechanism):
         form = call.form
         if form == "auto":
             scores = batch * heads * (key_dim if self.capabilities.channelwise else 1)
+            scores = scores * call.group_size
             form = choose_form("scored", call.num_queries, k.shape[1], scores)
         shape = (batch, heads, call.num_queries, k.shape[1])
         per_pair = PairInputs.check(call.parameters, *shape, cached=cached)
