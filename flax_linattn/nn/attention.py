@@ -334,9 +334,10 @@ class Attention(ProjectedAttention):
     @property
     def _qkv_projections(self) -> list[nnx.Linear]:
         """Projections of each token: to a query, unless it is learned or the key; key; value."""
-        own_query = self.query is None and self.query_projection is not None
-        queries = [self.query_projection] if own_query else []
-        return [*queries, self.key_projection, self.value_projection]
+        keys_and_values = [self.key_projection, self.value_projection]
+        if self.query is not None or self.query_projection is None:
+            return keys_and_values
+        return [self.query_projection, *keys_and_values]
 
     def _split(
         self, x: Array, parts: Sequence[Array], positions: Array | None

@@ -60,7 +60,7 @@ class AlibiBias:
     def __call__(self, query: Int[Array, "B T"], key: Int[Array, "B S"]) -> Float[Array, "B H T S"]:
         """Computes the biases of pairs of positions."""
         distance = jnp.abs(query[:, None, :, None] - key[:, None, None, :]).astype(jnp.float32)
-        return -self.slopes[:, None, None] * distance
+        return -jnp.asarray(self.slopes)[:, None, None] * distance
 
 
 class RelativeBias(nnx.Module):

@@ -384,13 +384,12 @@ def check_output_options(
     Raises:
         OptionError: If an option is unknown; the message names it.
     """
-    for choices, option in (
-        (QK_NORMS, {"normalize_qk": normalize_qk}),
-        (OUTPUT_NORMS, {"output_norm": output_norm}),
-        (OUTPUT_GATES, {"output_gate": output_gate}),
-    ):
-        if None not in option.values():
-            check_choice(choices, **option)
+    if normalize_qk is not None:
+        check_choice(QK_NORMS, normalize_qk=normalize_qk)
+    if output_norm is not None:
+        check_choice(OUTPUT_NORMS, output_norm=output_norm)
+    if output_gate is not None:
+        check_choice(OUTPUT_GATES, output_gate=output_gate)
 
 
 def resolve_mechanism(mechanism: str | ops.Mechanism) -> ops.Mechanism:

@@ -131,14 +131,18 @@ class PairInputs(NamedTuple):
 
     def drop(self, weight: Array) -> Array:
         """Applies dropout to normalized weights [B, H, T, S]."""
-        if self.dropout_key is None or self.dropout_rate is None or self.rows is None:
+        key = self.dropout_key
+        if key is None or self.dropout_rate is None or self.rows is None:
             return weight
         keep_rate = 1 - self.dropout_rate.astype(weight.dtype)
         # Each query has bits of its own, so blocks of any size drop the same weights.
         batch, heads, _, keys = weight.shape
         keep = jax.vmap(
-            lambda key: jax.random.bernoulli(key, keep_rate, (batch, heads, keys)), out_axes=2
-        )(jax.vmap(lambda row: jax.random.fold_in(self.dropout_key, row))(self.rows))
+            lambda row: jax.random.bernoulli(
+                jax.random.fold_in(key, row), keep_rate, (batch, heads, keys)
+            ),
+            out_axes=2,
+        )(self.rows)
         return jnp.where(keep, weight / keep_rate, jnp.zeros_like(weight))
 
 

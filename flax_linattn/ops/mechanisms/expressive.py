@@ -107,7 +107,7 @@ class Expressive(ScoredAttention):
     capabilities: ClassVar[Capabilities] = Capabilities(
         constant_memory=False, pair_mask=True, bias=True, weight_dropout=True
     )
-    weight_function: ClassVar[WeightFunction] = RATIONAL  # type: ignore[misc]  # constant
+    weight_function: ClassVar[WeightFunction] = RATIONAL
 
     scale: float = 1.0
 

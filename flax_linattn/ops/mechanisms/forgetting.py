@@ -88,7 +88,7 @@ class Forgetting(ScoredAttention):
         weight_dropout=True,
     )
     token_arguments: ClassVar[tuple[TokenArgument, ...]] = (LOG_DECAY,)
-    weight_function: ClassVar[WeightFunction] = SOFTMAX  # type: ignore[misc]  # constant
+    weight_function: ClassVar[WeightFunction] = SOFTMAX
 
     scale: float | None = None
 
