@@ -4,10 +4,10 @@
 
 computes what is missing in baselines.json: for each row of the forecasting tables the last value,
 the last season and a ridge; for each classification data set the most frequent class, the nearest
-neighbour, a ridge, and, with the extras "plots" and "baselines", MiniRocket and Hydra thrice.
+neighbor, a ridge, and, with the extras "plots" and "baselines", MiniRocket and Hydra thrice.
 
 A classifier sees all of the official training file, prepared as by a run of seed 0: each channel
-standardised by the four fifths that such a run learns from, sequences of unequal length padded by
+standardized by the four fifths that such a run learns from, sequences of unequal length padded by
 zeros to the longest. Nothing is selected on test data.
 """
 
@@ -39,7 +39,7 @@ from flax_linattn.tasks.forecast.evaluate import evaluate_baselines
 FORECASTING = (aaren.EXPERIMENT, elementwise.EXPERIMENT)
 SIMPLE = {
     "most frequent class": "constant",
-    "nearest neighbour": "nearest_neighbour",
+    "nearest neighbor": "nearest_neighbor",
     "ridge": "ridge",
 }
 NAIVE = {"naive": "naive", "seasonal naive": "seasonal_naive", "ridge": "ridge"}

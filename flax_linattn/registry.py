@@ -83,7 +83,7 @@ def get_task(name: str) -> Task[Any, Any, Any]:
     """Returns the task of a name.
 
     Raises:
-        ValueError: The name is unknown, or its class cannot be imported or has another name.
+        ValueError: If the name is unknown, or its class cannot be imported or has another name.
 
     Example:
         >>> get_task("forecast").Config.__name__
@@ -116,7 +116,7 @@ def register_task(name: str, target: str, about: str = "train a task of your own
         about: One line on what it trains.
 
     Raises:
-        ValueError: Another task has that name, or the target is no "module:class".
+        ValueError: If another task has that name, or the target is not "module:class".
     """
     module, _, attribute = target.partition(":")
     if not module or not attribute.isidentifier():

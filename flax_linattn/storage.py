@@ -65,7 +65,8 @@ def atomic_write(path: str | Path) -> Iterator[BinaryIO]:
         path: The file, whose folder is created.
 
     Raises:
-        OSError: The file, which the error names, cannot be written, as on a full disk.
+        OSError: If the file cannot be written, for example because the disk is full; the error
+            names the file.
 
     Example:
         >>> import tempfile
@@ -112,7 +113,7 @@ def append_text(path: str | Path, text: str) -> None:
     r"""Appends text as UTF-8 to a file, and waits until it is on the disk.
 
     Raises:
-        OSError: The text cannot be written, except perhaps a part of it; names the file.
+        OSError: If the text cannot be written completely; the error names the file.
 
     Example:
         >>> import tempfile
@@ -172,9 +173,9 @@ def file_lock(path: str | Path, what: str = "", *, wait: bool = False) -> Iterat
         wait: Wait for the lock instead of raising.
 
     Raises:
-        LockedError: The lock is held; names the holder.
-        ValueError: The file is no lock file, or a symbolic link; it is not changed.
-        OSError: The file cannot be created.
+        LockedError: If the lock is held; the error names the holder.
+        ValueError: If the file is not a lock file, or is a symbolic link; the file is not changed.
+        OSError: If the file cannot be created.
 
     Example:
         >>> import tempfile
@@ -265,7 +266,7 @@ def open_regular(path: str | Path) -> BinaryIO:
     """Opens a file to read, and refuses pipes and devices, which may block or have no end.
 
     Raises:
-        OSError: The file cannot be opened, or is not a regular file.
+        OSError: If the file cannot be opened, or is not a regular file.
 
     Example:
         >>> open_regular("/dev/zero")

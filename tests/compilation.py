@@ -93,7 +93,7 @@ def prune(max_bytes: int = MAX_BYTES) -> None:
 
 
 @contextlib.contextmanager
-def optimised() -> Iterator[None]:
+def optimized() -> Iterator[None]:
     """Compiles with optimizations inside, but what is compiled already stays as it is."""
     import jax
 
@@ -110,7 +110,7 @@ def compile_as_users(function: Callable[..., Any], *arguments: Any, **named: Any
     """``function`` compiled for such arguments as users compile it."""
     import jax
 
-    with optimised():
+    with optimized():
         return jax.jit(function).lower(*arguments, **named).compile(AS_USERS)
 
 

@@ -106,19 +106,20 @@ def test_options_of_layers_are_declared_once():
         if (isinstance(node, ast.arg) and node.arg == "num_heads")
         or (isinstance(node, ast.AnnAssign) and getattr(node.target, "id", "") == "num_heads")
     ]
-    of_nn = ["attention", "block", "decoder", "latent_attention", "projected"]
+    of_nn = ["attention", "block", "decoder", "latent_attention"]
+    of_nn += ["position_bias", "position_bias", "projected"]  # two kinds of biases by head
     assert declared == ["models/layers.py", *(f"nn/{name}.py" for name in of_nn)]
 
 
 TESTS = Path(__file__).parent
 
 BUDGETS = {
-    "lines of the package": 66_707,
-    "files of the package": 356,
-    "files of fewer than 60 lines in the package": 50,
-    "lines of tasks": 15_832,
-    "lines of data": 14_022,
-    "lines of tests": 51_214,
+    "lines of the package": 68_590,
+    "files of the package": 360,
+    "files of fewer than 60 lines in the package": 47,
+    "lines of tasks": 15_841,
+    "lines of data": 14_049,
+    "lines of tests": 52_886,
     "methods of Task": 13,
 }
 """What may stand in the tree. Whoever needs more raises a number here and says in the commit why;

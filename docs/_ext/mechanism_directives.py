@@ -68,12 +68,12 @@ class MechanismWeights(SphinxDirective):
         mechanism = ops.get_mechanism(name)
         projections = (
             "Keys are fixed random projections and each head has one random query, none of them",
-            "from a trained layer. Grey: not visible.",
+            "from a trained layer. Gray: not visible.",
         )
         if not mechanism.capabilities.learned_query:
             projections = (
                 "Queries and keys are fixed random projections, not those of a trained layer: in",
-                "head 0 by one matrix, so that like attends to like, in head 1 by two. Grey: not",
+                "head 0 by one matrix, so that like attends to like, in head 1 by two. Gray: not",
                 "visible.",
             )
         gates = "What else a token brings is made of the same data as by a layer before training."

@@ -115,10 +115,14 @@ def _offers(can: Capabilities) -> list[str]:
         "recurrent with a cache": can.recurrent and not can.constant_memory,
         "mergeable states": can.mergeable,
         "one learned query instead of one a token": can.learned_query,
+        "grouped-query attention": can.grouped_queries,
         "latents, each of which attends to all tokens": can.latents,
         "weights of every channel by itself (V = K)": can.channelwise,
         "made for queries and keys of length 1, as layers give it": can.unit_vectors,
         "one vector a token for query and key": can.shared_query_key,
+        "masks of pairs (`pair_mask`)": can.pair_mask,
+        "biases of scores (`bias`)": can.bias,
+        "dropout of weights": can.weight_dropout,
     }
     return [what for what, offered in offers.items() if offered]
 

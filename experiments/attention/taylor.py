@@ -31,7 +31,7 @@ from flax_linattn import ops
 from flax_linattn.bench import Journal
 from flax_linattn.bench.report import markdown
 
-COLOURS = {2: "tab:orange", 6: "tab:blue", 12: "tab:green"}
+COLORS = {2: "tab:orange", 6: "tab:blue", 12: "tab:green"}
 KEY_DIM = 16
 
 
@@ -105,10 +105,10 @@ def plot(rows: Rows) -> Figure:
     plot_polynomials(left)
     scales = list(dict.fromkeys(row["scale"] for row in rows))
     for source, line in (("normal", "-"), ("speech", "--")):
-        for order, colour in COLOURS.items():
+        for order, color in COLORS.items():
             error = [r["output"] for r in rows if (r["source"], r["order"]) == (source, order)]
             label = f"EA-{order}, {source}"
-            right.plot(scales, error, line, color=colour, marker=".", label=label)
+            right.plot(scales, error, line, color=color, marker=".", label=label)
     right.set(xscale="log", yscale="log", ylim=(1e-7, 2))
     right.set_xticks(scales, [f"{scale:g}" for scale in scales])
     right.minorticks_off()
@@ -126,8 +126,8 @@ def plot_polynomials(axis: Axes) -> None:
     axis.plot(x, np.exp(x), color="black", label="$e^x$")
     for order, style in ((2, "-"), (6, "-"), (5, ":")):
         terms = [x**n / math.factorial(n) for n in range(order + 1)]
-        colour = COLOURS.get(order, "tab:red")
-        axis.plot(x, sum(terms), style, color=colour, label=f"order {order}")
+        color = COLORS.get(order, "tab:red")
+        axis.plot(x, sum(terms), style, color=color, label=f"order {order}")
     axis.set(xlabel="x = 2 q k", title="polynomials for $e^x$", ylim=(-3.9, 7.6))
     axis.grid(alpha=0.3)
     axis.legend(fontsize=8, loc="upper center")

@@ -78,7 +78,7 @@ def plot(name: str) -> Figure:
     can = ops.get_mechanism(name).capabilities
     forms = {"causal": can.causal, "not causal": can.noncausal}
     panels = {form: measure(name, form == "causal") for form, offered in forms.items() if offered}
-    norm, extend, colours = scale(list(panels.values()))
+    norm, extend, colors = scale(list(panels.values()))
 
     figure, axes = plt.subplots(
         len(HEADS),
@@ -93,14 +93,14 @@ def plot(name: str) -> Figure:
         for row, what in enumerate(LEARNED if can.learned_query else HEADS):
             axis: Axes = axes[row, column]
             axis.set_facecolor(UNSEEN)
-            axis.imshow(w[row], norm=norm, cmap=colours, interpolation="nearest")
+            axis.imshow(w[row], norm=norm, cmap=colors, interpolation="nearest")
             if row == 0:
                 axis.set_title(form)
             if column == 0:
                 axis.set_ylabel(f"head {row}: {what}\nquery, time step")
     for axis in axes[-1]:
         axis.set_xlabel("key, time step")
-    figure.colorbar(ScalarMappable(norm, colours), ax=axes, extend=extend, label="weight")
+    figure.colorbar(ScalarMappable(norm, colors), ax=axes, extend=extend, label="weight")
     return figure
 
 

@@ -77,7 +77,7 @@ def modules(torch: Any) -> Modules:
             return nn.functional.mse_loss(forecasts.view_as(future), future)
 
     class Block(nn.Module):
-        """Causal softmax attention and a feed-forward layer, normalised behind their residuals."""
+        """Causal softmax attention and a feed-forward layer, normalized behind their residuals."""
 
         def __init__(self, features: int, hidden: int, num_heads: int) -> None:
             super().__init__()

@@ -4,7 +4,7 @@
 
 The encoder of Time-Series-Library's published forecaster, two post-norm layers of 512 features and
 8 heads, and a linear layer from its last row to the horizon; Adam, dropout. Ours is that of
-``flax-linattn train forecast`` without normalisation, which learns from one row of a window, too.
+``flax-linattn train forecast`` without normalization, which learns from one row of a window, too.
 See ``trials``.
 """
 

@@ -58,7 +58,7 @@ def train_peer(
         name: of ``PEERS``.
         options: its size.
         rate: the largest learning rate.
-        train: windows of standardised values; each channel of one is an example.
+        train: windows of standardized values; each channel of one is an example.
         validation: windows that select the parameters.
         test: those to report on.
         lengths: context length and horizon.

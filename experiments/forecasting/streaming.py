@@ -24,7 +24,7 @@ RESULTS = "streaming.json"
 
 
 def stream_errors(run: tasks.Run, context: int | None) -> dict[str, float]:
-    """Errors of a stream that begins a window before the test rows, on standardised values."""
+    """Errors of a stream that begins a window before the test rows, on standardized values."""
     options, data_spec = run.config.to_json(), run.data_spec
     (series,), targets = read_run_series(run), list(data_spec.targets)
     mean, std = data_spec.standardizer.mean[targets], data_spec.standardizer.std[targets]

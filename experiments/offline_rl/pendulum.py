@@ -20,7 +20,7 @@ EPISODES = 20
 """Number of episodes with random actions, and with each noise: 100 in all, with seeds 0 to 99."""
 ABOUT = {
     "source": "random actions, and an energy controller (Astrom and Furuta, 2000) with noise",
-    "environment": "Pendulum-v1 of gymnasium (MIT licence)",
+    "environment": "Pendulum-v1 of gymnasium (MIT license)",
     "made by": "python -m experiments.offline_rl.pendulum",
 }
 

@@ -123,7 +123,7 @@ class SwingUp:
             )
         cosine, sine, velocity = observations.T.astype(np.float64)
         angle = np.arctan2(sine, cosine)  # from the top
-        energy = velocity**2 / 6 + 5 * cosine  # of a rod: inertia 1/3, centre at 1/2
+        energy = velocity**2 / 6 + 5 * cosine  # of a rod: inertia 1/3, center at 1/2
         pump = np.copysign(2.0, velocity * (5 - energy))
         hold = -(8 * angle + 2 * velocity)
         near = (np.abs(hold) <= 2) & (cosine > 0.3)

@@ -1,6 +1,6 @@
 """By what runs on decisions are judged: stated before the runs that test it.
 
-Returns of robots have units of their own, so that they are compared as D4RL's normalised scores:
+Returns of robots have units of their own, so that they are compared as D4RL's normalized scores:
 points of which 100 are the return of an expert and 0 that of random actions.
 """
 

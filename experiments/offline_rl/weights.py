@@ -42,7 +42,7 @@ _KEYS = [
 
 @dataclasses.dataclass(frozen=True)
 class _Normal:
-    """How observations are normalised: ``VecNormalize`` of Stable-Baselines3."""
+    """How observations are normalized: ``VecNormalize`` of Stable-Baselines3."""
 
     mean: NDArray[np.float64]
     std: NDArray[np.float64]
@@ -61,7 +61,7 @@ class NetworkPolicy:
         layers: Weights float32 [in, out] and biases float32 [out] of each.
         activation: Between layers, "tanh" or "relu".
         squash: Whether tanh bounds the actions.
-        normal: How observations are normalised; None: they are not.
+        normal: How observations are normalized; None: they are not.
         max_steps: The limit of an episode, of which the remaining share is the last of the inputs;
             None: it is not.
     """

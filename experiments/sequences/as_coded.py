@@ -23,7 +23,7 @@ from flax_linattn.ops.engine.stateless import Sequences
 from flax_linattn.typing import Array, Keys, Outputs, Parameters, Queries, Values, Visible
 
 STAGES = ("plain", "input", "full")
-"""Rows of table 4: no normalisation, that of queries and keys, that of the output, too."""
+"""Rows of table 4: no normalization, that of queries and keys, that of the output, too."""
 FORMS = ("direct", "efficient")
 MAX_FLOAT16 = 65504.0
 """The largest number of float16."""
@@ -151,7 +151,7 @@ def record_sizes() -> Iterator[list[Mapping[str, Array]]]:
 
 @dataclasses.dataclass(frozen=True)
 class AsCoded(ops.StatelessMechanism):
-    """TaylorShift at a stage of its normalisation, in the precision of the authors' training.
+    """TaylorShift at a stage of its normalization, in the precision of the authors' training.
 
     Attributes:
         stage: one of ``STAGES``.

@@ -19,7 +19,7 @@ from flax import nnx
 
 from experiments.measured import Measured, Rows
 from experiments.sequences.data_sets import DATA_SETS, IMAGES, LISTOPS, make_config
-from experiments.sequences.rules import centred
+from experiments.sequences.rules import centered
 from experiments.sequences.runs import cached_task
 from experiments.statements import Statement
 from experiments.tables.table import data_folder
@@ -145,7 +145,7 @@ def around_zero(rows: Rows) -> Verdict:
     words, texts = [], []
     for row in rows:
         for layer in row["layers"]:
-            words.append(centred(layer["mean"], layer["std"]))
+            words.append(centered(layer["mean"], layer["std"]))
         ratios = ", ".join(f"{own['mean'] / own['std']:+.2f}" for own in row["layers"])
         texts.append(f"{row['data']} {ratios}")
     return Verdict(combine(words), f"mean / standard deviation, layer by layer: {'; '.join(texts)}")

@@ -131,9 +131,9 @@ def plot(rows: Rows) -> Any:
     """Accuracy at each length, relative to the mean at the lengths of training."""
     figure = import_figure()(figsize=(7, 3.8), layout="constrained")
     axes = figure.subplots()
-    colours = {"softmax": "tab:grey", "taylorshift": "tab:blue"}
+    colors = {"softmax": "tab:gray", "taylorshift": "tab:blue"}
     for embedding, style in (("linear", "-"), ("conv", "--")):
-        for mechanism, colour in colours.items():
+        for mechanism, color in colors.items():
             try:
                 own = find_rows(rows, mechanism, embedding)
             except NotMeasuredError:
@@ -141,10 +141,10 @@ def plot(rows: Rows) -> Any:
             lengths = [point["length"] for point in own[0]["lengths"]]
             curves = [[p["accuracy"] / within(row) for p in row["lengths"]] for row in own]
             means = [statistics.mean(column) for column in zip(*curves, strict=True)]
-            axes.plot(lengths, means, style, color=colour, label=f"{mechanism}, {embedding}")
+            axes.plot(lengths, means, style, color=color, label=f"{mechanism}, {embedding}")
             if len(curves) > 1:
                 low, high = ([f(c) for c in zip(*curves, strict=True)] for f in (min, max))
-                axes.fill_between(lengths, low, high, color=colour, alpha=0.15, linewidth=0)
+                axes.fill_between(lengths, low, high, color=color, alpha=0.15, linewidth=0)
     for length in TRAINED:
         axes.axvline(length, color="black", linestyle=":", linewidth=1)
     axes.set(xlabel="tokens", ylabel="accuracy over that at lengths of training", ylim=(0, None))

@@ -44,7 +44,7 @@ FALLS = Rule(
 )
 
 
-CENTRED = Rule(
+CENTERED = Rule(
     "Products are about centered around 0 if their mean is within a quarter of their standard "
     "deviation, and not if it is more than a half of it away.",
     "2026-11-24T16:25:00+00:00",
@@ -78,7 +78,7 @@ def falls(fraction: float) -> Word:
 STATED_LONGER = "2026-11-24T16:20:00+00:00"
 """Before the longest sequences were sought, but after bytes of a few steps of 2,048 and 8,192
 tokens were seen."""
-STATED_NORMALISATION = "2026-11-24T16:32:00+00:00"
+STATED_NORMALIZATION = "2026-11-24T16:32:00+00:00"
 """Before the runs of table 4, but after trials of a plain efficient form as coded."""
 
 LONGER = Rule(
@@ -95,27 +95,27 @@ def longer(ratio: float) -> Word:
     return Word(FAILS if ratio <= 1.0 else OPEN, LONGER)
 
 
-def centred(mean: float, std: float) -> Word:
+def centered(mean: float, std: float) -> Word:
     """The word on a distribution."""
     away = abs(mean) / std
-    return Word(HOLDS if away <= 0.25 else FAILS if away > 0.5 else OPEN, CENTRED)
+    return Word(HOLDS if away <= 0.25 else FAILS if away > 0.5 else OPEN, CENTERED)
 
 
 ACCEPTABLE = Rule(
     "A model is acceptable compared with another if the 95 % confidence interval of the "
     "difference of their accuracies (paired by seed, by Student's t over seeds) lies above "
     f"-{MARGIN:g} points, and not if it lies below.",
-    STATED_NORMALISATION,
+    STATED_NORMALIZATION,
 )
 CONVERGES = Rule(
     "A training run converges if it is updated up to its last steps and the mean loss of its "
     "last fifth is below that of its first. It fails if updates stop because losses or gradients "
     "are not finite. Otherwise it is not decided.",
-    STATED_NORMALISATION,
+    STATED_NORMALIZATION,
 )
 OVERFLOWS = Rule(
     "Products overflow if the largest, computed exactly, exceeds 65,504, the float16 maximum.",
-    STATED_NORMALISATION,
+    STATED_NORMALIZATION,
 )
 
 

@@ -211,7 +211,7 @@ def table(rows: Rows, size: Size) -> str:
         lines.append(
             [f"`{mechanism}`", *cells, f"{statistics.mean(seconds):.0f}" if seconds else "-"]
         )
-    for name in ("constant", "first_token", "naive_bayes", "nearest_neighbour", "ridge"):
+    for name in ("constant", "first_token", "naive_bayes", "nearest_neighbor", "ridge"):
         cells = []
         for data in sets:
             value = _simple(rows, data).get(name)

@@ -1,4 +1,4 @@
-"""TaylorShift, table 4 and figure 4: its normalisation on grey pixels, left out step by step.
+"""TaylorShift, table 4 and figure 4: its normalization on gray pixels, left out step by step.
 
     FLAX_LINATTN_DATA=FOLDER python -m experiments.sequences.table4
 
@@ -126,13 +126,13 @@ def differences(rows: Rows, stage: str, other: str, form: str) -> list[float]:
 
 
 def plain_direct(rows: Rows) -> Verdict:
-    """The verdict on direct TaylorShift without normalisation."""
+    """The verdict on direct TaylorShift without normalization."""
     difference = interval(differences(rows, "plain", "full", "direct"))
     return Verdict(acceptable(difference), f"{text(difference, 1)} points (paper -0.4)")
 
 
 def judge_output_norm(rows: Rows) -> Verdict:
-    """The verdict on normalising the output, too, by form."""
+    """The verdict on normalizing the output, too, by form."""
     words, texts = [], []
     for form in FORMS:
         difference = interval(differences(rows, "full", "input", form))
@@ -314,12 +314,12 @@ EXPERIMENT = Measured(
         ),
         Statement(
             "TaylorShift, section 5.4",
-            "normalising queries and keys makes the efficient form stable",
+            "normalizing queries and keys makes the efficient form stable",
             stable(CODED, ("input", "full")),
         ),
         Statement(
             "TaylorShift, section 5.4",
-            "normalising the output improves accuracy",
+            "normalizing the output improves accuracy",
             judge_output_norm,
         ),
         Statement(

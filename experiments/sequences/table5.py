@@ -1,4 +1,4 @@
-"""TaylorShift, table 5: accuracy with more heads of a smaller dimension, on grey pixels.
+"""TaylorShift, table 5: accuracy with more heads of a smaller dimension, on gray pixels.
 
     FLAX_LINATTN_DATA=FOLDER python -m experiments.sequences.table5
 

@@ -205,7 +205,7 @@ def stream_etth1(size: Size, mechanism: str, seed: int) -> dict[str, Any]:
 
 
 def _over_rows(run: tasks.Run, context: int) -> NDArray[np.float64]:
-    """Of each row after training, the mean squared error of its forecast, standardised."""
+    """Of each row after training, the mean squared error of its forecast, standardized."""
     data_spec, (series,) = run.data_spec, read_run_series(run)
     targets, horizon = list(data_spec.targets), run.config.data.horizon
     mean, std = data_spec.standardizer.mean[targets], data_spec.standardizer.std[targets]

@@ -91,7 +91,7 @@ def stream(name: str, size: Size) -> inference.Stream:
 
 
 def observations() -> Iterator[np.ndarray]:
-    """The standardised test recordings, over and over: float32 [1, channels] each."""
+    """The standardized test recordings, over and over: float32 [1, channels] each."""
     train, test = data.japanese_vowels()
     series = data.Standardizer.fit(train.series).apply(test.series)
     yield from itertools.cycle(np.concatenate(series).astype(np.float32)[:, None])

@@ -205,11 +205,11 @@ def plot(rows: Rows) -> Any:
             if (row["rules"], row["context"], row["setting"]) != (rules, context, STANDARD):
                 continue
             curves = np.array([run["accuracies"] for run in row["runs"]], float)
-            colour, line = looks[row["mechanism"]]
+            color, line = looks[row["mechanism"]]
             if not others:
-                axis.plot(row["epochs"], curves.T, color=colour, linewidth=0.4, alpha=0.5)
+                axis.plot(row["epochs"], curves.T, color=color, linewidth=0.4, alpha=0.5)
             mean = np.nanmean(curves, axis=0)
-            axis.plot(row["epochs"], mean, line, color=colour, lw=1.8, label=row["mechanism"])
+            axis.plot(row["epochs"], mean, line, color=color, lw=1.8, label=row["mechanism"])
         axis.set(xlabel="epoch", title=f"N{row['base']}T{row['delay']} {rules}, context {context}")
         axis.set_ylim(0, 1.02)
     axes[0].set_ylabel("accuracy")

@@ -123,7 +123,7 @@ def loop(spec: str) -> Callable[..., Array]:
     """A causal mechanism as ``jax.lax.scan`` over its steps: a function of its ``inputs``.
 
     Raises:
-        ValueError: The mechanism has no state of constant size.
+        ValueError: If the mechanism has no state of constant size.
     """
     mechanism = _streaming(spec)
 
@@ -160,8 +160,8 @@ def engine(spec: str, *, chunk_size: int | None = 128) -> Callable[..., Array]:
         A function of the mechanism's ``inputs``; q is the learned query [H, K] where it has one.
 
     Raises:
-        ValueError: The mechanism has no state of constant size, or its outputs depend on more than
-            its state.
+        ValueError: If the mechanism has no state of constant size, or its outputs depend on more
+            than its state.
     """
     mechanism = _streaming(spec)
     if not has_engine(spec):

@@ -18,7 +18,7 @@ def import_figure() -> Any:
     """Imports Matplotlib's ``Figure`` or explains how to install it.
 
     Raises:
-        ValueError: Matplotlib is not installed.
+        ValueError: If Matplotlib is not installed.
     """
     message = "figures need matplotlib: pip install 'flax-linattn[plots]', or pass curves=False."
     return import_extra("matplotlib.figure", message, "curves").Figure
@@ -55,7 +55,7 @@ def plot_curves(rows: Rows, quantity: str) -> Any:
     Each comparison is a column, each pass a row.
 
     Raises:
-        ValueError: Matplotlib is not installed.
+        ValueError: If Matplotlib is not installed.
     """
     names = list(dict.fromkeys(row["comparison"] for row in rows))
     passes = list(dict.fromkeys(row["pass"] for row in rows))

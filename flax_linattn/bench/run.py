@@ -100,9 +100,9 @@ def run_bench(
         0, or 1 if a ratio fell by more than ``factor``.
 
     Raises:
-        ValueError: No comparison is selected, a number is out of range, ``against`` was measured on
-            another platform, or matplotlib is not installed.
-        OSError: ``against`` cannot be read.
+        ValueError: If no comparison is selected, a number is out of range, ``against`` was measured
+            on another platform, or Matplotlib is not installed.
+        OSError: If ``against`` cannot be read.
     """
     how = BenchOptions(**options)
     how.check()
@@ -196,8 +196,8 @@ def read_results(path: Path) -> dict[str, Any]:
     """Reads an earlier ``ratios.json`` of this platform.
 
     Raises:
-        ValueError: The file has no results, is unfinished, or was measured on another platform.
-        OSError: The file cannot be read.
+        ValueError: If the file has no results, is unfinished, or was measured on another platform.
+        OSError: If the file cannot be read.
     """
     try:
         results = json.loads(path.read_text())

@@ -158,7 +158,7 @@ def compare(
         most) and ``tokens_per_second``; or ``not_run``, the reason, instead of the times.
 
     Raises:
-        ValueError: There are no programs, or ``rounds`` is negative.
+        ValueError: If there are no programs, or ``rounds`` is negative.
 
     Example:
         >>> import jax.numpy as jnp

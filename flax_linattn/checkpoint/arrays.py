@@ -36,6 +36,10 @@ MIN_FREE_BYTES = 1 << 16
 """Bytes that Orbax needs in addition to the arrays."""
 JSON_FORMAT = 2
 """Format number of ``write_json``."""
+MAX_JSON_BYTES = 2**27
+"""Maximum size of a JSON file, which 400,000 validations take; reading copies it three times."""
+_MAX_HEAD_BYTES = 1000
+"""Maximum size of the format number and the checksum before the values."""
 
 
 class CorruptCheckpointError(ValueError):
@@ -97,7 +101,7 @@ def write_arrays(path: Path, items: Mapping[str, Mapping[str, np.ndarray]]) -> M
         Manifest to store, for ``check_files`` and ``read_arrays``.
 
     Raises:
-        Exception: An error of Orbax, such as an OSError if the disk is full.
+        Exception: If Orbax fails; an OSError if the disk is full, for example.
 
     Example:
         >>> import tempfile
@@ -172,9 +176,9 @@ def read_arrays(
         One tree for each of ``trees``.
 
     Raises:
-        ValueError: Names or shapes differ from the saved arrays, or the arrays do not fit in
+        ValueError: If names or shapes differ from the saved arrays, or the arrays do not fit in
             memory.
-        CorruptCheckpointError: Orbax cannot read the arrays.
+        CorruptCheckpointError: If Orbax cannot read the arrays.
     """
     leaves = named_leaves(*trees)
     saved = _signatures(path, item, manifest)
@@ -199,8 +203,8 @@ def read_item(path: Path, item: str, manifest: Manifest) -> dict[str, np.ndarray
     """Reads all arrays of an item by their names.
 
     Raises:
-        ValueError: The arrays do not fit in memory.
-        CorruptCheckpointError: The item does not exist, or Orbax cannot read it.
+        ValueError: If the arrays do not fit in memory.
+        CorruptCheckpointError: If the item does not exist, or Orbax cannot read it.
     """
     saved = _signatures(path, item, manifest)
     try:
@@ -225,8 +229,8 @@ def check_shapes(path: Path, item: str, manifest: Manifest, *trees: Any) -> None
     """Checks that an item holds the arrays of trees of arrays or ``jax.ShapeDtypeStruct``.
 
     Raises:
-        ValueError: Names or shapes differ from the saved arrays.
-        CorruptCheckpointError: The item does not exist.
+        ValueError: If names or shapes differ from the saved arrays.
+        CorruptCheckpointError: If the item does not exist.
     """
     _check_manifest(path, manifest)
     signatures = _signatures(path, item, manifest)
@@ -365,7 +369,7 @@ def read_json(file: Path) -> dict[str, Any]:
     """Reads JSON values that ``write_json`` wrote, and checks them.
 
     Raises:
-        CorruptCheckpointError: The file is missing, damaged, or has another format.
+        CorruptCheckpointError: If the file is missing or damaged, or has another format.
 
     Example:
         >>> import tempfile
@@ -402,9 +406,9 @@ def read_json_text(file: Path) -> bytes:
     """
     with _readable(file):
         with open_regular(file) as opened:
-            content = opened.read()
+            content = opened.read(MAX_JSON_BYTES)  # what is longer ends too early: damaged
         head, _, values = content.removesuffix(b"}").partition(_text_before_values(file).encode())
-        info = json.loads(head + b"}")
+        info = json.loads(head[:_MAX_HEAD_BYTES] + b"}")
         version = info["format"]
         is_known = version == JSON_FORMAT  # the keys of other formats may be others
         whole = zlib.crc32(values) == info.get("crc32") and content.endswith(b"}")

@@ -55,7 +55,7 @@ def info_data(names: tuple[str, ...], /, keep_unfinished: bool = False) -> None:
     except ValueError as error:
         _info_file(name, keep_unfinished, error)
         return
-    print(f"{name}: {entry.about}\nlicense: {entry.licence}\nsee {entry.page}")
+    print(f"{name}: {entry.about}\nlicense: {entry.license}\nsee {entry.page}")
     for source in entry.sources:
         print(f"file {source.name}\n  from {source.url}\n  SHA-256 {source.sha256 or 'not known'}")
     print(_usage(name, entry, Path("data") / name))

@@ -110,7 +110,7 @@ def parse(
             of all groups.
 
     Raises:
-        SystemExit: The help was printed, or the command line was refused with a message.
+        SystemExit: If the help was printed, or the command line was rejected with a message.
     """
     every = [group for group in listed if group.fields]
     fields = {field.name: field for group in every for field in group.fields}

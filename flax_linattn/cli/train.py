@@ -53,7 +53,7 @@ class Start:
         """The run to start from, and what the new run takes from it.
 
         Raises:
-            OptionError: An option needs such a run, and there is none.
+            OptionError: If an option needs ``--from``, which is not given.
         """
         options = {
             "refit_scales": self.refit_scales,

@@ -48,7 +48,7 @@ def save_animation(
         The episode.
 
     Raises:
-        ValueError: Imageio is missing, or this machine cannot render the environment.
+        ValueError: If Imageio is missing, or this machine cannot render the environment.
 
     Example:
         >>> save_animation(lambda environments: agent, "Pendulum-v1", "swing.gif")  # doctest: +SKIP
@@ -79,7 +79,7 @@ def check_rendering(env_id: str, **options: Any) -> None:
         **options: Further arguments of ``make_environments``.
 
     Raises:
-        ValueError: Imageio is missing, or this machine cannot render the environment.
+        ValueError: If Imageio is missing, or this machine cannot render the environment.
 
     Example:
         >>> check_rendering("Pendulum-v1")  # doctest: +SKIP

@@ -100,10 +100,10 @@ def make_environments(
         end (``contextlib.closing``). Its ``spec`` has the name and the limit of steps.
 
     Raises:
-        ValueError: Gymnasium, or a package of the environment, is not installed.
-        OptionError: The environment does not exist or has another observation size; its
-            observations or actions are no vectors; its episodes have no maximum number of steps; or
-            a package must not or cannot be imported.
+        ValueError: If Gymnasium or a package of the environment is not installed.
+        OptionError: If the environment does not exist; if its observations have another size; if
+            its observations or actions are not vectors; if its episodes have no maximum number of
+            steps; or if a package cannot be imported or is not allowed to be.
 
     Example:
         >>> from contextlib import closing
@@ -131,7 +131,7 @@ def make_environments(
         try:
             with _quiet_models(spec), warnings.catch_warnings():
                 # A warning about environments that cannot render; an error follows below.
-                warnings.filterwarnings("ignore", ".*initialised with render_mode")
+                warnings.filterwarnings("ignore", ".*initialized with render_mode")
                 for _ in range(num_envs):
                     envs.append(gymnasium.make(name, disable_env_checker=True, **options))
                     made.callback(envs[-1].close)

@@ -85,8 +85,8 @@ def play(
         bounds of the environment, as D4RL's environments do (``NormalizedBoxEnv``).
 
     Raises:
-        ValueError: There are no seeds; actions are not finite or have another size; observations
-            or rewards are not finite.
+        ValueError: If there are no seeds, actions are not finite or have the wrong size, or
+            observations or rewards are not finite.
 
     Example:
         >>> from contextlib import closing

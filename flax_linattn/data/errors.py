@@ -11,14 +11,14 @@ from typing import Self
 from flax_linattn.checks import OptionError, itemize, quote
 
 REPAIR_ADVICE = "correct the line, or fetch the file again if it is cut short or damaged"
-"""What to do about a line that is not as it should be."""
+"""Advice for errors about a malformed line."""
 
 MAX_COMPARED_NAMES = 1000
 """Maximum number of channels to search for a similar name."""
 
 
 class DataFormatError(OptionError):
-    """A data file breaks its format; the message begins with ``path:line:``, or ``path`` alone."""
+    """A data file violates its format; the message begins with ``path:line:`` or ``path``."""
 
 
 class UnknownChannelError(OptionError):
@@ -26,7 +26,7 @@ class UnknownChannelError(OptionError):
 
     @classmethod
     def of(cls, name: str, source: object, channels: Sequence[str]) -> Self:
-        """Says what the channels are called, and which one may be meant.
+        """Makes an error that lists the channels and suggests a similar name.
 
         Example:
             >>> str(UnknownChannelError.of("laod", "sales.csv", ["load", "price"]))
@@ -41,7 +41,7 @@ class UnknownChannelError(OptionError):
 
 
 def printed(names: Sequence[str]) -> str:
-    r"""Names from a file for a message, without what a terminal would take for commands.
+    r"""Formats names from a file for messages, with terminal control characters escaped.
 
     Example:
         >>> printed(["a", "\x1b[1m"]), printed([])
@@ -54,10 +54,10 @@ def printed(names: Sequence[str]) -> str:
 def report_damage(
     path: Path | str, expected: str, advice: str = "fetch it again"
 ) -> Iterator[None]:
-    """A context in which whatever a damaged file raises becomes an error that names it.
+    """Context manager that converts any error of a damaged file to one that names the file.
 
-    Libraries raise nearly anything of damaged files, from KeyError to MemoryError. Its advice says
-    what the user can do; an ``OptionError`` is passed on.
+    Libraries raise almost any exception on damaged files, from KeyError to MemoryError. ``advice``
+    says what the user can do; an ``OptionError`` is passed on.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""Class labels of examples: their order, their checks, and splits that keep their proportions."""
+"""Class labels of examples: order, validation, and stratified splits."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from flax_linattn.checks import itemize, quote
 from flax_linattn.data.tables.cells import is_number
 
 
-class LabelledExamples:
-    """What collections of N labelled examples share; each is a dataclass with these fields.
+class LabeledExamples:
+    """Base class of collections of N labeled examples, dataclasses with these fields.
 
     Attributes:
         labels: Indices into ``classes``, int32 ``[N]``.
@@ -24,11 +24,11 @@ class LabelledExamples:
     labels: NDArray[np.int32]
     classes: tuple[str, ...]
     _examples: ClassVar[str]
-    """The field that holds the examples, an array or a tuple."""
+    """Name of the field that holds the examples, an array or a tuple."""
 
     @property
     def num_examples(self) -> int:
-        """Number of labelled examples, N."""
+        """Number of labeled examples, N."""
         return len(self.labels)
 
     def subset(self, indices: Sequence[int] | NDArray[Any] | slice) -> Self:
@@ -68,7 +68,7 @@ def in_order(labels: Iterable[str]) -> tuple[str, ...]:
 
 
 def check_labels(labels: NDArray[np.int32], num_examples: int, classes: Sequence[str]) -> None:
-    """Refuses labels that are not one index into the classes for each example."""
+    """Checks that labels are one index into the classes for each example."""
     if labels.dtype != np.int32 or labels.shape != (num_examples,):
         raise ValueError(
             f"expected labels int32 [{num_examples}], one per example, got "
@@ -82,7 +82,7 @@ def check_labels(labels: NDArray[np.int32], num_examples: int, classes: Sequence
 
 
 def check_classes(classes: Sequence[str]) -> None:
-    """Refuses classes that are not distinct and sorted, as numbers or as text."""
+    """Checks that classes are distinct and sorted, as numbers or as text."""
     if tuple(classes) not in (in_order(set(classes)), tuple(sorted(set(classes)))):
         names = itemize([quote(name) for name in classes])
         raise ValueError(
@@ -94,10 +94,10 @@ def check_classes(classes: Sequence[str]) -> None:
 def stratified_split(
     labels: ArrayLike, fraction: float, seed: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Splits examples at random into training and validation, each class in proportion.
+    """Splits examples at random into training and validation, stratified by class.
 
-    The validation part has ``round(fraction * N)`` examples, shared among the classes in proportion
-    to their sizes by largest remainder. Every class keeps at least one training example.
+    The validation part has ``round(fraction * N)`` examples, distributed over the classes in
+    proportion to their sizes (largest remainder). Every class keeps at least one training example.
 
     Args:
         labels: Class of each example, int ``[N]``.

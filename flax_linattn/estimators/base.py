@@ -38,7 +38,7 @@ class Estimator:
         """Refuses unknown parameters, with the nearest known one in the message.
 
         Raises:
-            TypeError: There is no parameter of that name.
+            TypeError: If there is no parameter of that name.
         """
         known = inspect.signature(cls).parameters
         for name in params.keys() - known.keys():
@@ -57,7 +57,7 @@ class Estimator:
         """Sets parameters of the estimator by name.
 
         Raises:
-            ValueError: There is no parameter of that name.
+            ValueError: If there is no parameter of that name.
         """
         for name in params:
             check_choice(_defaults(self), parameter=name)
@@ -106,9 +106,9 @@ class Estimator:
         """Merges ``self.options`` and the named options that are not None.
 
         Raises:
-            TypeError: ``options`` is no mapping.
-            ValueError: ``options`` has an option that the task does not have, a file of data, or
-                one of the named options.
+            TypeError: If ``options`` is not a mapping.
+            ValueError: If an entry of ``options`` is unknown to the task, names a data file, or is
+                also a parameter of the estimator.
         """
         given = getattr(self, "options", None)
         if given is not None and not isinstance(given, Mapping):
@@ -181,8 +181,8 @@ def make_seed(random_state: Any) -> int:
     """Makes a seed from an integer, a NumPy generator, or NumPy's global state for None.
 
     Raises:
-        ValueError: A number is below 0 or too large.
-        TypeError: ``random_state`` is something else.
+        ValueError: If a number is negative or too large.
+        TypeError: If ``random_state`` has any other type.
 
     Example:
         >>> make_seed(3), make_seed(None) >= 0

@@ -99,9 +99,9 @@ class Classifier(Estimator):
                 ``tasks.InitRun``.
 
         Raises:
-            ValueError: X or y has another form, their lengths differ, or the classes are too small
-                for a validation part; a parameter is out of range.
-            TypeError: X is sparse; a parameter has another type.
+            ValueError: If X or y has the wrong shape, their lengths differ, the classes are too
+                small for a validation part, or a parameter is out of range.
+            TypeError: If X is sparse, or a parameter has the wrong type.
         """
         given = read_sequences(X)
         labels = read_labels(y, len(given.series))
@@ -147,8 +147,8 @@ class Classifier(Estimator):
         """Probabilities of the classes, float64 [N, classes], in the order of ``classes_``.
 
         Raises:
-            NotFittedError: ``fit`` was not called.
-            ValueError: X has another form, or other features than in ``fit``.
+            NotFittedError: If ``fit`` was not called.
+            ValueError: If X has the wrong shape, or its features differ from those of ``fit``.
         """
         run = self._fitted()
         given = read_sequences(X)
@@ -167,8 +167,8 @@ class Classifier(Estimator):
         """The most probable class of each sequence, [N], with the dtype of ``classes_``.
 
         Raises:
-            NotFittedError: ``fit`` was not called.
-            ValueError: See ``predict_proba``.
+            NotFittedError: If ``fit`` was not called.
+            ValueError: If X is invalid; see ``predict_proba``.
         """
         best = np.argmax(self.predict_proba(X), axis=1)
         return self.classes_[best]
@@ -177,8 +177,8 @@ class Classifier(Estimator):
         """Accuracy: the fraction of sequences whose class is predicted.
 
         Raises:
-            NotFittedError: ``fit`` was not called.
-            ValueError: See ``predict_proba``; or y has another length.
+            NotFittedError: If ``fit`` was not called.
+            ValueError: If X is invalid (see ``predict_proba``), or y has another length.
         """
         predicted = self.predict(X)
         return float(np.mean(predicted == read_labels(y, len(predicted))))

@@ -131,9 +131,9 @@ class Forecaster(Estimator):
                 Parameters of this estimator that are None are those of that run.
 
         Raises:
-            ValueError: X has another form or too few rows; a parameter is out of range.
-            TypeError: A parameter has another type, X is no array and no frame, or holds objects
-                that are no numbers.
+            ValueError: If X has the wrong shape or too few rows, or a parameter is out of range.
+            TypeError: If X is neither an array nor a frame, or holds objects that are not numbers,
+                or a parameter has the wrong type.
         """
         check_integers(1, horizon=self.horizon)
         check_integers(0, context_length=self.context_length)
@@ -264,9 +264,9 @@ class Forecaster(Estimator):
             horizon, or its row numbers, and the ids of a panel.
 
         Raises:
-            NotFittedError: ``fit`` was not called.
-            ValueError: X has other channels or times than the data of ``fit``, or too few rows;
-                ``X_future`` lacks rows of the horizon.
+            NotFittedError: If ``fit`` was not called.
+            ValueError: If channels or times of X do not match the data of ``fit``, X has too few
+                rows, or ``X_future`` lacks rows of the horizon.
         """
         return self._ahead(self._fitted(), X, X_future)
 
@@ -289,8 +289,8 @@ class Forecaster(Estimator):
             a column.
 
         Raises:
-            NotFittedError: ``fit`` was not called.
-            ValueError: See ``predict``; or a level was not fitted.
+            NotFittedError: If ``fit`` was not called.
+            ValueError: If X is invalid (see ``predict``), or a level was not fitted.
         """
         run = self._fitted()
         learned = run.config.model.levels
@@ -380,8 +380,8 @@ class Forecaster(Estimator):
             series: Id of the series, in a panel.
 
         Raises:
-            NotFittedError: ``fit`` was not called.
-            ValueError: There is no such series; the mechanism has no state of constant size.
+            NotFittedError: If ``fit`` was not called.
+            ValueError: If there is no such series, or the mechanism has no state of constant size.
         """
         run = self._fitted()
         return ForecasterStream(run, self._history.select(series))
@@ -485,7 +485,8 @@ class ForecasterStream:
             [H, C, 1 + Q] or [H, 1 + Q], the mean first.
 
         Raises:
-            ValueError: The row has other channels, no time, or a time before the last one.
+            ValueError: If the channels of the row differ, its time is missing, or its time is
+                before the last one.
         """
         values = np.atleast_1d(np.asarray(self._ordered(row), np.float64))
         forecast = self._stream.step(Row(None if time is None else convert_time(time), values))

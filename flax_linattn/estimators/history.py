@@ -76,7 +76,7 @@ class History:
         """The history of one series, selected by its label; None selects a single series.
 
         Raises:
-            ValueError: There is no series of that label.
+            ValueError: If no series has that label.
         """
         if self.ids is None and series is None:
             return self

@@ -46,8 +46,9 @@ def read_history(
         sort: Whether to sort the rows of each series of a frame by time.
 
     Raises:
-        ValueError: The data are empty, no numbers, or lack a channel; times are not sorted.
-        TypeError: The data are no array and no frame, or hold objects that are no numbers.
+        ValueError: If the data are empty, not numeric, or lack a channel, or times are not sorted.
+        TypeError: If the data are neither an array nor a frame, or hold objects that are not
+            numbers.
 
     Example:
         >>> read_history([1.0, 2.0, 4.0]).series[0].channels
@@ -292,7 +293,7 @@ def read_future(
         For each series float64 [H] by channel.
 
     Raises:
-        ValueError: A channel, a series or a row is missing, or a time occurs twice.
+        ValueError: If a channel, a series or a row is missing, or a time occurs twice.
     """
     horizon = len(indices[0])
     if history.channels is None and not hasattr(given, "columns"):
@@ -356,7 +357,7 @@ def convert_time(time: Any) -> datetime | int:
         The time, in UTC if it has a time zone.
 
     Raises:
-        ValueError: ``time`` is no time.
+        ValueError: If ``time`` is not a valid time.
 
     Example:
         >>> convert_time(np.datetime64("2016-07"))

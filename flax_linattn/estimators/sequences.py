@@ -34,8 +34,8 @@ def read_sequences(X: Any) -> Sequences:
     """Reads X in any form that ``Classifier`` accepts; NaN, None and NA are missing values.
 
     Raises:
-        ValueError: X has another form, is empty, no numbers, or infinite.
-        TypeError: X is sparse.
+        ValueError: If X has the wrong shape, is empty, or holds values that are not finite numbers.
+        TypeError: If X is sparse.
 
     Example:
         >>> read_sequences([[[1.0], [2.0]], [[3.0]]]).features
@@ -102,7 +102,7 @@ def check_not_empty(shape: Sequence[int]) -> None:
     """Refuses an array without rows or columns.
 
     Raises:
-        ValueError: An axis has length 0.
+        ValueError: If an axis has length 0.
     """
     for size, what in zip(shape, ("sample", "feature", "feature"), strict=False):
         if not size:
@@ -116,8 +116,8 @@ def read_numbers(values: Any) -> NDArray[np.float64]:
     """Converts values to float64 and checks their range; NaN, None and NA are missing values.
 
     Raises:
-        ValueError: The values are no numbers, infinite, or beyond float32.
-        TypeError: The values are objects that are no numbers.
+        ValueError: If the values are not numbers, not finite, or beyond the range of float32.
+        TypeError: If the values are objects that are not numbers.
     """
     array = np.asarray(values)
     if array.dtype.kind == "c":
@@ -145,7 +145,7 @@ def check_features(given: Sequences, fitted: Any) -> None:
     """Checks that X has the number and the names of the features of ``fit``.
 
     Raises:
-        ValueError: The number or the names of the features differ.
+        ValueError: If the number or the names of the features differ.
     """
     name = type(fitted).__name__
     names = getattr(fitted, "feature_names_in_", None)
@@ -186,7 +186,8 @@ def read_labels(y: Any, count: int) -> NDArray:
         [N]; nullable values and objects in the dtype of their numbers or booleans.
 
     Raises:
-        ValueError: The labels have another form or length, kinds are mixed, or a label is missing.
+        ValueError: If the labels have the wrong shape or length, have mixed types, or contain a
+            missing value.
 
     Example:
         >>> read_labels(pd.Series([True, False], dtype="boolean"), 2).dtype

@@ -1,5 +1,6 @@
 """Recurrent inference with trained models."""
 
+from flax_linattn.inference.capacity import has_overflowed
 from flax_linattn.inference.events import EventModel, SampledEvents, sample_events
 from flax_linattn.inference.generate import GenerateOutput, generate
 from flax_linattn.inference.model import StreamingModel
@@ -22,6 +23,7 @@ __all__ = [
     "describe_state",
     "gather_rows",
     "generate",
+    "has_overflowed",
     "load_state",
     "prefill",
     "reset_rows",

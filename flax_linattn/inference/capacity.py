@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
+from jaxtyping import Bool
 from numpy.typing import NDArray
 
 from flax_linattn.checks import OptionError
@@ -16,7 +18,7 @@ from flax_linattn.models.moments import MomentsState
 from flax_linattn.models.patch_forecaster import PatchState
 from flax_linattn.models.pooling import CountedState
 from flax_linattn.ops.engine.cache import KVCache
-from flax_linattn.typing import State
+from flax_linattn.typing import Array, State
 
 Counts = NDArray[np.int64]
 
@@ -109,6 +111,32 @@ def count_observations(state: State) -> list[Counts]:
         positions = np.asarray(node.phases[0], np.int64)  # BackboneState.position [B, P, targets]
         counts += list(np.moveaxis(positions.sum(axis=1), -1, 0))
     return [np.asarray(count, np.int64) for count in counts]
+
+
+def has_overflowed(state: State) -> Bool[Array, "B"]:
+    """Whether a cache in the state lost tokens of a row because it was full, Boolean [B].
+
+    Outside ``jit`` a full cache is an error. Under ``jit`` values are unknown, so outputs of the
+    row are NaN from then on; this function finds the cause, and can end a loop.
+
+    Args:
+        state: State of any model or mechanism, also under ``jit`` and in a loop.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> from flax_linattn import inference, ops
+        >>> softmax = ops.get_mechanism("softmax")
+        >>> state = softmax.init_state(2, 1, 4, 4, max_length=1)
+        >>> x, step = jnp.ones((2, 1, 4)), jax.jit(softmax.step)
+        >>> for real in ([True, True], [False, True]):
+        ...     y, state = step(x, x, x, state, jnp.array(real))
+        >>> inference.has_overflowed(state).tolist(), jnp.isnan(y).any(axis=(1, 2)).tolist()
+        ([False, True], [False, True])
+    """
+    lost = jnp.zeros(jax.tree.leaves(state)[0].shape[0], bool)
+    for cache in _nodes(state, KVCache):
+        lost = lost | cache.has_overflowed
+    return lost
 
 
 def _nodes(state: State, kind: type[Any]) -> list[Any]:

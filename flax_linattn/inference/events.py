@@ -78,8 +78,9 @@ def sample_events(
         Gaps, event types, and the values to continue from.
 
     Raises:
-        TypeError: ``key`` is no random key, or ``model`` is no event model.
-        ValueError: The shape of ``key`` or ``waited`` differs, or ``num_events`` is below 1.
+        TypeError: If ``key`` is not a random key, or ``model`` is not an event model.
+        ValueError: If the shape of ``key`` or ``waited`` does not match, or ``num_events`` is below
+            1.
 
     Example:
         >>> import jax, jax.numpy as jnp

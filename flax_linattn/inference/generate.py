@@ -90,11 +90,12 @@ def generate(
         New tokens, the number of new tokens of each row, and the state.
 
     Raises:
-        ValueError: An argument is out of range, the model has no logits, the state belongs to
-            another model, or logits are NaN, which happens above all when a cache or a table of
-            positions is full (under ``jit`` the row ends there instead).
-        TypeError: The prompt or a token is not an integer, the mask is not boolean, ``key`` is no
-            random key, or ``model`` is no model.
+        ValueError: If an argument is out of range, the model has no logits, the state belongs to
+            another model, or logits are NaN, usually because a cache or a table of positions is
+            full (under ``jit`` the sequence ends there instead, and
+            ``has_overflowed(out.state)`` marks rows whose cache is full).
+        TypeError: If the prompt or a token is not an integer, the mask is not boolean, ``key`` is
+            not a random key, or ``model`` is not a model.
 
     Example:
         >>> import jax, jax.numpy as jnp

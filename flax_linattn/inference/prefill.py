@@ -46,9 +46,9 @@ def prefill(
         valid tokens if the model returns outputs at every position), and the state.
 
     Raises:
-        ValueError: A shape does not fit, the state grows without ``max_length`` or belongs to
-            another model, or the model cannot stream.
-        TypeError: ``mask`` is not boolean, or ``model`` is no model.
+        ValueError: If a shape does not match, the state grows and ``max_length`` is missing, the
+            state belongs to another model, or the model cannot stream.
+        TypeError: If ``mask`` is not boolean, or ``model`` is not a model.
 
     Example:
         >>> import jax.numpy as jnp

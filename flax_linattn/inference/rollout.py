@@ -62,9 +62,9 @@ def unroll(
         The outputs after every observation, [B, T, ...], and the state if ``return_state``.
 
     Raises:
-        ValueError: A shape does not fit, the state belongs to another model, or the model cannot
-            stream.
-        TypeError: ``mask`` or ``reset`` is not boolean, or ``model`` is no model.
+        ValueError: If a shape does not match, the state belongs to another model, or the model
+            cannot stream.
+        TypeError: If ``mask`` or ``reset`` is not boolean, or ``model`` is not a model.
 
     Example:
         >>> import jax.numpy as jnp
@@ -139,9 +139,10 @@ def rollout(
         Outputs, the next observation and the state.
 
     Raises:
-        ValueError: The feedback is no observation of the model, the state grows without
-            ``max_length`` or belongs to another model, or ``num_steps`` is negative.
-        TypeError: ``mask`` is not boolean, or ``model`` is no model.
+        ValueError: If the feedback is not an observation of the model, the state grows and
+            ``max_length`` is missing, the state belongs to another model, or ``num_steps`` is
+            negative.
+        TypeError: If ``mask`` is not boolean, or ``model`` is not a model.
 
     Example:
         >>> import jax.numpy as jnp

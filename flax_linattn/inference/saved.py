@@ -41,9 +41,9 @@ def save_state(
         allow_nan: Allow NaN in arrays. The state of a mechanism holds NaN only after a failure.
 
     Raises:
-        ValueError: Too many arrays or too much metadata, or NaN that is not allowed; the previous
-            file stays.
-        OSError: The file cannot be written.
+        ValueError: If the state has too many arrays or too much metadata, or holds NaN that is not
+            allowed; the previous file stays.
+        OSError: If the file cannot be written.
 
     Example:
         >>> import pathlib, tempfile
@@ -88,8 +88,9 @@ def load_state(
         The state and the metadata.
 
     Raises:
-        FileNotFoundError: The file does not exist.
-        ValueError: The file is damaged, belongs to another model, or holds NaN that is not allowed.
+        FileNotFoundError: If the file does not exist.
+        ValueError: If the file is damaged, belongs to another model, or holds NaN that is not
+            allowed.
     """
     names, leaves = list(layout(like)), jax.tree.leaves(like)
     with _open_archive(path) as archive:
@@ -139,7 +140,7 @@ def describe_state(path: str | Path) -> StateFile:
     """Describes a state file without the model that it belongs to.
 
     Raises:
-        FileNotFoundError: The file does not exist.
+        FileNotFoundError: If the file does not exist.
         ValueError: If the file is damaged, or not a state file.
 
     Example:
@@ -186,8 +187,8 @@ class _Archive:
         arrays: Headers of the arrays.
 
     Raises:
-        ValueError: The file was not written by ``_write_archive`` (``NpzError``), or its metadata
-            is invalid.
+        ValueError: If the file was not written by ``_write_archive`` (``NpzError``), or its
+            metadata is invalid.
     """
 
     def __init__(self, file: BinaryIO) -> None:

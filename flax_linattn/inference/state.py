@@ -40,8 +40,8 @@ def reset_rows(state: State, rows: Bool[Array, "B"], initial: State) -> State:
         The new state, of the same structure and shapes.
 
     Raises:
-        TypeError: ``rows`` is not boolean.
-        ValueError: The shape of ``rows`` is not [B], or ``initial`` belongs to another model.
+        TypeError: If ``rows`` is not boolean.
+        ValueError: If the shape of ``rows`` is not [B], or ``initial`` belongs to another model.
 
     Example:
         >>> import jax.numpy as jnp
@@ -79,8 +79,8 @@ def gather_rows(state: State, indices: Int[Array, "N"]) -> State:
         State of N rows.
 
     Raises:
-        TypeError: ``indices`` is not of an integer dtype.
-        ValueError: ``indices`` is not one-dimensional, or an index is outside 0 ... B - 1 (under
+        TypeError: If the dtype of ``indices`` is not an integer dtype.
+        ValueError: If ``indices`` is not one-dimensional, or an index is outside 0 ... B - 1 (under
             ``jit`` such a row is NaN instead).
 
     Example:

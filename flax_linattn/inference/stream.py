@@ -42,8 +42,8 @@ class Stream:
             all inputs have the same shapes and dtypes.
 
     Raises:
-        ValueError: The model cannot stream.
-        TypeError: ``model`` is no model.
+        ValueError: If the model cannot stream.
+        TypeError: If ``model`` is not a model.
 
     Example:
         >>> import jax.numpy as jnp
@@ -149,11 +149,11 @@ class Stream:
             The model's output for each row.
 
         Raises:
-            ValueError: A cache or a table of positions is full (the state is unchanged), a shape
-                does not fit, or the state grows without ``max_length``. A model of your own names
-                the size of its table of positions in ``num_positions``.
-            TypeError: ``mask`` or ``reset`` is not boolean, or ``jit`` traces the call, whose state
-                the stream would keep.
+            ValueError: If a cache or a table of positions is full (the state is unchanged), a shape
+                does not match, or the state grows and ``max_length`` is missing. A model of your
+                own gives the size of its table of positions as ``num_positions``.
+            TypeError: If ``mask`` or ``reset`` is not boolean, or ``jit`` traces the call: the
+                stream could not keep its state.
         """
         _check_traced(x, mask, reset)
         if not isinstance(x, jax.Array) and type(x) is not np.ndarray:  # not a masked array
@@ -183,10 +183,10 @@ class Stream:
             See :func:`flax_linattn.inference.prefill`.
 
         Raises:
-            ValueError: The observations exceed the capacity of a row (the state is unchanged), a
-                shape does not fit, or the state grows without ``max_length``.
-            TypeError: ``mask`` is not boolean, the model has no call on sequences, or ``jit``
-                traces the call.
+            ValueError: If the observations exceed the capacity of a row (the state is unchanged), a
+                shape does not match, or the state grows and ``max_length`` is missing.
+            TypeError: If ``mask`` is not boolean, the model cannot be called on sequences, or
+                ``jit`` traces the call.
 
         Example:
             >>> import jax.numpy as jnp
@@ -217,8 +217,8 @@ class Stream:
         """Resets all rows, or only the rows that are True in ``rows``, a boolean array [B].
 
         Raises:
-            TypeError: ``rows`` is not boolean, or ``jit`` traces the call.
-            ValueError: The shape of ``rows`` is not [B].
+            TypeError: If ``rows`` is not boolean, or ``jit`` traces the call.
+            ValueError: If the shape of ``rows`` is not [B].
 
         Example:
             >>> import jax.numpy as jnp
@@ -251,8 +251,9 @@ class Stream:
             indices: Row indices, int [B].
 
         Raises:
-            TypeError: ``indices`` is not of an integer dtype.
-            ValueError: The shape of ``indices`` is not [B], or an index is outside 0 ... B - 1.
+            TypeError: If the dtype of ``indices`` is not an integer dtype, or ``jit`` traces the
+                call.
+            ValueError: If the shape of ``indices`` is not [B], or an index is outside 0 ... B - 1.
 
         Example:
             >>> import jax.numpy as jnp

@@ -45,36 +45,40 @@ class BackboneState(NamedTuple):
 
 
 class Backbone(SequenceModel):
-    """Observations to features: embedding, N blocks, a final LayerNorm unless it is left out.
+    """Maps observations to features: an embedding, N transformer blocks and a final LayerNorm.
 
     After Time-Series-Library's Transformer encoder (convolution over values plus positions,
-    dropout, post-LN layers, final norm). Positions count valid tokens only, so padding anywhere
-    changes nothing; the embedding is told them, and rotary layers, in ``step`` too.
+    dropout, post-LN layers, final norm). Positions count valid tokens only, so padding changes
+    nothing, wherever it is. The embedding and rotary layers receive these positions, in ``step`` as
+    well.
 
     Args:
-        embedding: An :class:`Embedding`; or a number of channels, for an
+        embedding: An :class:`Embedding`; or a number of channels, to build an
             :class:`ObservationEmbedding`.
-        layers: The blocks; or their width, for ``Layers(features)``. Default ``Layers()``.
-        is_causal: Each position sees itself and the past; needed to stream.
+        layers: Options of the blocks; or their width C, short for ``Layers(C)``. Default
+            ``Layers()``.
+        is_causal: Whether each position attends only to itself and earlier positions; required to
+            stream.
         max_length: Maximum number of tokens of a sequence; needed for learned positions, as the
             default size of caches, and by mechanisms that learn something for each position.
-        final_norm: Whether the last layer's output is normalized.
-        class_token: Put a learned vector before the observations, which sees all of them and which
-            they see, for heads that classify by it. It comes first in what is returned, [B, 1 + T,
-            C]; it is no observation, so it has no position (rotary layers leave it unturned) and no
-            mask hides it. Needs ``is_causal=False``, and sequences that come whole and unpacked.
+        final_norm: Whether to normalize the last layer's output.
+        class_token: Whether to prepend a learned class token, for heads that classify its features.
+            It attends to all observations, and all observations attend to it. It is the first token
+            of the output, [B, 1 + T, C]; it has no position (rotary layers do not rotate it), and
+            no mask hides it. Requires ``is_causal=False``, and whole, unpacked sequences.
         rngs: Random number generators; "params" initializes the parameters, and "dropout", if
             present, gives dropout keys after ``model.train()``.
-        **options: Options of ``layers`` by name (num_layers, num_heads, mechanism, ...); how
-            parameters are made (``nn.ParameterOptions``); and with a number of channels, those of
-            its embedding (kernel_size, embedding_padding, position).
+        **options: Options of ``layers`` by name (num_layers, num_heads, mechanism, ...); dtype and
+            initializers of the parameters (``nn.ParameterOptions``); and, if ``embedding`` is a
+            number of channels, options of the new embedding (kernel_size, embedding_padding,
+            position).
 
     Attributes:
-        layers: The blocks' options.
+        layers: Options of the blocks.
         mechanisms: Mechanism of each layer.
 
     Raises:
-        ValueError: An option that is unknown, out of range, or not for this embedding.
+        ValueError: If an option is unknown, out of range, or not supported by this embedding.
 
     Example:
         >>> import jax.numpy as jnp
@@ -376,7 +380,7 @@ def split_embedding_options(
 
 
 def _prepend(first: Array, others: Array) -> Array:
-    """Concatenates the class token's part and that of the observations, along time."""
+    """Concatenates entries of the class token and entries of the observations, along time."""
     return jnp.concatenate([first.astype(others.dtype), others], axis=1)
 
 

@@ -48,25 +48,28 @@ class SequenceClassifier(Head):
     Poolings are the "last" valid token, the "mean" over valid tokens, or "flatten",
     Time-Series-Library's head, in which every position has its own weights (``max_length`` of
     them). All stream: "flatten" is a sum of contributions of the positions, whose running sum is
-    its state. With "class" the features of a class token are classified (``Backbone``), as in
-    vision transformers; it attends to the whole sequence, so it neither streams nor packs.
+    its state. With "class" the head classifies the features of a class token (see ``Backbone``), as
+    in vision transformers; the token attends to the whole sequence, so the model supports neither
+    streaming nor packing.
 
-    A call returns logits [B, classes]; with ``every_step`` [B, T, classes], those of every prefix;
-    and of packed sequences, without it, [B, T, classes], at each position those of its sequence.
-    Without any token they are the bias, with pooling "class" what the class token alone gives.
+    A call returns logits [B, classes]; with ``every_step`` those of every prefix, [B, T, classes].
+    For packed sequences it returns [B, T, classes] without ``every_step``, too: each position holds
+    the logits of its whole sequence. Without any valid token the logits are the bias, or with
+    pooling "class" those of the class token alone.
 
     Args:
         backbone: A :class:`Backbone`; or a number of channels, to build one on observations.
         num_classes: Number of classes.
-        pooling: "last", "mean" or "flatten"; or "class", which a backbone with a class token needs
-            and which needs one. For a number of channels it is made, with ``is_causal=False``.
+        pooling: "last", "mean", "flatten" or "class". A backbone with a class token requires
+            "class", and "class" requires such a backbone; one built from a number of channels gets
+            the token, and ``is_causal=False``.
         max_length: Maximum number of observations of a sequence; needed by "flatten". Default the
             backbone's.
         head_activation: Activation of the features before pooling: "gelu", as in
             Time-Series-Library, or "none".
         attends_to_padding: Whether attention includes padding, whose observations are 0, as in
             Time-Series-Library; pooling always excludes it.
-        layers: Options of the layers of a backbone that is built for a number of channels.
+        layers: Options of the layers of a new backbone.
         rngs: Random number generators; "params" initializes the parameters, and "dropout", if
             present, gives dropout keys after ``model.train()``.
         **options: Further arguments of a new :class:`Backbone` (num_layers, mechanism, is_causal,

@@ -58,9 +58,10 @@ class DecisionColumns(NamedTuple):
 class DecisionEmbedding(nnx.Module):
     """Embeds each step as tokens of its previous action, target return and observation.
 
-    A linear layer for each kind of token, plus an embedding of its time, then a LayerNorm (Chen et
-    al., "Decision Transformer", 2021, as in the code that the Aaren paper ran). An action has the
-    time of its own step, the previous one. A time below 0 or beyond a learned table gives NaN.
+    Each kind of token has its own linear layer; an embedding of the time is added, and a LayerNorm
+    follows (Chen et al., "Decision Transformer", 2021, as in the code that the Aaren paper used).
+    An action has the time of its own step, the previous one. A time below 0 or beyond a learned
+    table gives NaN.
 
     Args:
         observation_dim: Size S of an observation.
@@ -77,7 +78,7 @@ class DecisionEmbedding(nnx.Module):
 
     Raises:
         ValueError: If an option is out of range.
-        TypeError: (from the call) If steps are neither float32 nor float64.
+        TypeError: If steps are neither float32 nor float64 (raised by the call).
 
     Example:
         >>> import jax.numpy as jnp

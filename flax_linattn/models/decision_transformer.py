@@ -16,13 +16,14 @@ from flax_linattn.models.layers import Layers, check_causal
 from flax_linattn.nn.call import Call
 from flax_linattn.nn.linear import linear
 from flax_linattn.ops.contract.masks import zero_padding
+from flax_linattn.ops.contract.numerics import accumulation_dtype
 from flax_linattn.typing import Array
 
 DECISION_LAYERS = Layers(features=128, num_layers=3, num_heads=1, norm="post", dropout_rate=0.1)
 """Default layers of a decision transformer: those of the published code."""
 
 DECISION_LENGTH = 4096
-"""Times of the learned table, unless another number is given."""
+"""Default number of times in the learned table."""
 
 
 class DecisionTransformer(Head):
@@ -31,9 +32,9 @@ class DecisionTransformer(Head):
     A step is three tokens: the previous action, the return-to-go and the observation; the action is
     read from the observation's token. The tokens of an episode are (R, s), (a, R, s), ... as in
     Chen et al., "Decision Transformer" (2021), in the code that the Aaren paper's table 1 builds on
-    (Barhate, 2022), and a step needs only what is known when an agent has to act. The last action
-    of a sequence is not a token, since nothing follows it. Departure: in training there is also
-    dropout before the first block, as in all backbones here.
+    (Barhate, 2022), so a step needs only what is known when the agent acts. The last action of a
+    sequence is not a token, since nothing follows it. Departure: in training there is also dropout
+    before the first block, as in all backbones here.
 
     A call maps steps [B, T, 3 + S + A], see :class:`DecisionColumns`, to actions [B, T, A].
 
@@ -110,9 +111,8 @@ class DecisionTransformer(Head):
             rngs=rngs,
             **options,
         )
-        self.head = linear(
-            layers.features, action_dim, dtype=jnp.float32, rngs=rngs, **head_parameters
-        )
+        dtype = accumulation_dtype(head_parameters.get("param_dtype", jnp.float32))
+        self.head = linear(layers.features, action_dim, dtype=dtype, rngs=rngs, **head_parameters)
 
     @property
     def observation_dim(self) -> int:

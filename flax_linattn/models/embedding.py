@@ -384,9 +384,9 @@ class TokenTable(PointwiseEmbedding):
 class TokenEmbedding(TokenTable):
     """Embeds tokens: a table, times sqrt(C), plus positions (Vaswani et al., 2017, section 3.4).
 
-    The factor gives a token about the length of its position embedding, while a tied head uses the
-    table without it. Under ``jit`` a token outside the table gives NaN, as a position beyond a
-    learned table does; outside ``jit`` it is an error.
+    The factor makes the norm of a token about that of its position embedding; a tied head uses the
+    table without the factor. Under ``jit`` a token outside the table gives NaN, as a position
+    beyond a learned table does; outside ``jit`` it is an error.
 
     Args:
         num_tokens: Vocabulary size N; tokens are 0 ... N - 1.

@@ -43,11 +43,11 @@ class HorizonState(NamedTuple):
 class EncoderDecoder(nnx.Module):
     """Forecasts the next ``horizon`` values of a window, all at once.
 
-    After Time-Series-Library's ``Transformer``: the sum of values by a circular convolution,
-    time features by a linear layer, and positions; post-norm blocks; a decoder that receives
-    the last ``label_length`` observations and zeros for the horizon. With input normalization the
-    window is standardized, and the forecast scaled back (Non-stationary Transformer, Liu et al.,
-    2022, without its learned factors).
+    After Time-Series-Library's ``Transformer``: the embedding is the sum of a circular convolution
+    of the values, a linear layer of the time features, and positions; blocks are post-norm; the
+    decoder receives the last ``label_length`` observations, and zeros for the horizon. With input
+    normalization the window is standardized, and the forecast scaled back (Non-stationary
+    Transformer, Liu et al., 2022, without its learned factors).
 
     Departures: no dropout on attention weights. With a mechanism without cross-attention (Aaren,
     whose query is learned) the decoder attends to the encoder by softmax attention: the Aaren paper
@@ -59,11 +59,11 @@ class EncoderDecoder(nnx.Module):
         num_covariates: Number of covariates that are known and not forecast, such as time features.
         label_length: Number of past observations that the decoder receives.
         targets: Indices of the channels to forecast; default all.
-        normalize: Whether a window is normalized.
+        normalize: Whether to normalize each window by its own mean and standard deviation.
         is_causal: Whether the encoder is causal, as in the Aaren paper; Time-Series-Library's is
             not.
-        num_decoder_layers: Number of decoder blocks; they have the last of the encoder's
-            mechanisms.
+        num_decoder_layers: Number of decoder blocks; their mechanism is that of the encoder's last
+            block.
         embedding_padding: Padding of the embeddings, "circular" or "causal"; with "causal" the
             decoder also steps.
         max_length: Maximum number of observations of a window, for mechanisms that learn something
@@ -233,7 +233,7 @@ class EncoderDecoder(nnx.Module):
         positions: Int[Array, "1"],
         dropout_key: Array | None = None,
     ) -> Float[Array, "B 1 H targets"]:
-        """As ``SeriesHead.forecast``, from the last observation; covariates are [B, L + H, M]."""
+        """Forecasts from the last observation, see ``SeriesHead``; covariates are [B, L + H, M]."""
         if positions.shape != (1,):
             raise ValueError(
                 "this model forecasts from the last observation of a window only, got "

@@ -86,7 +86,7 @@ class EventEmbedding(ConvolvedEmbedding):
 
     Raises:
         ValueError: If an option is out of range.
-        TypeError: (from the calls) If observations are neither float32 nor float64.
+        TypeError: If observations are neither float32 nor float64 (raised by the calls).
 
     Example:
         >>> import jax.numpy as jnp

@@ -19,6 +19,7 @@ from flax_linattn.models.head import Head, resolve_backbone
 from flax_linattn.models.layers import Layers, check_causal
 from flax_linattn.models.log_normal import LogNormalMixture
 from flax_linattn.nn.linear import linear
+from flax_linattn.ops.contract.numerics import accumulation_dtype
 from flax_linattn.typing import Array
 
 EVENT_LAYERS = Layers(
@@ -36,7 +37,7 @@ class NextEvent(NamedTuple):
 
     Attributes:
         gap: Distribution of the time until the event, in units of the model's scale.
-        event_type_logits: Logits of the event types, float32 of shape [..., M].
+        event_type_logits: Logits of the event types, of shape [..., M].
     """
 
     gap: LogNormalMixture
@@ -57,8 +58,8 @@ class EventForecaster(Head):
     ``EventEmbedding``), and the mixture is of log gaps in units of their standard deviation, so
     that training does not depend on the unit of time.
 
-    Times are in units of a scale that the model does not know; the geometric mean of the gaps is a
-    good choice. ``next_event`` converts outputs to distributions.
+    Times are in units of a scale that the caller chooses; the geometric mean of the gaps is a good
+    choice. ``next_event`` converts outputs to distributions.
 
     A call maps events [B, T, 3 + 2 P], see :class:`EventColumns`, to outputs [B, T, 3 K + M].
 
@@ -138,8 +139,9 @@ class EventForecaster(Head):
         self.spread = given.spread
         self.periods = given.periods
         features = self.layers.features
-        # The head computes in float32 for any dtype of the layers, since times need it.
-        head_parameters["dtype"] = jnp.float32
+        # The head computes in at least float32 for any dtype of the layers, since times need it.
+        param_dtype = head_parameters.get("param_dtype", jnp.float32)
+        head_parameters["dtype"] = accumulation_dtype(param_dtype)
         self.hidden = linear(features, features, rngs=rngs, **head_parameters)
         self.times = linear(features, 3 * num_components, rngs=rngs, **head_parameters)
         self.marks = linear(features, self.num_event_types, rngs=rngs, **head_parameters)
@@ -150,7 +152,10 @@ class EventForecaster(Head):
         return self.hidden.param_dtype
 
     def read(self, h: Array) -> Array:
-        """Computes outputs float32 [..., 3 K + M] of ``next_event`` from features h [..., C]."""
+        """Computes outputs [..., 3 K + M] of ``next_event`` from features h [..., C].
+
+        They are float32, or float64 if the head's parameters are.
+        """
         times = self.times(jnp.tanh(self.hidden(h)))
         return jnp.concatenate([times, self.marks(h)], axis=-1)
 

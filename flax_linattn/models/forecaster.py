@@ -77,7 +77,7 @@ class SeriesHead(Head):
 
         Args:
             values: Past values, float32 of shape [B, L, num_channels].
-            covariates: Covariates of the window, perhaps also of later steps, float32 of shape
+            covariates: Covariates of the window, and optionally of later steps, float32 of shape
                 [B, >= L, num_covariates].
             positions: Integer array of shape [P]; the observations after which to forecast.
             ahead: Known future covariates of the horizons, if the model has any.
@@ -113,7 +113,7 @@ class Forecaster(SeriesHead):
         num_covariates: Number of covariates, further inputs that are known and not forecast, such
             as time features.
         targets: Indices of the channels to forecast; default all.
-        normalize: Whether inputs are normalized.
+        normalize: Whether to normalize the inputs.
         memory: Time constant, in tokens, of the normalization's moments, see ``Moments``; None
             weights all tokens equally.
         quantiles: Increasing levels to forecast in addition to the mean, such as (0.1, 0.5, 0.9):

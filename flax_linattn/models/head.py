@@ -74,7 +74,7 @@ class Head(SequenceModel):
         return self.backbone.init_state(batch_size, max_length, dtype=dtype)
 
     def _map_step(self, x: Array, state: Any, mask: Array | None) -> tuple[Array, State]:
-        """Reads outputs [B, ...] from the backbone's features of one observation a row."""
+        """Reads outputs [B, ...] from the backbone's features of one observation per row."""
         h, state = self.backbone._map_step(x, state, mask)
         return self.read(h), state
 
@@ -118,9 +118,8 @@ def resolve_backbone(
         layers: Options of the layers of a new backbone; default ``default``.
         default: Default layers of this kind of head.
         embedding: Class of a new backbone's embedding; default ``ObservationEmbedding``.
-        embedding_options: Options of that class that were given to the head; None marks those not
-            given.
-        reads_class_token: Whether the head reads a class token, and nothing else.
+        embedding_options: Options of that class that the head received; None means not given.
+        reads_class_token: Whether the head reads only the class token.
         **options: ``rngs``; options of a new backbone; and dtype and initializers of the parameters
             of both.
     """

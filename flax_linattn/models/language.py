@@ -27,7 +27,7 @@ class LanguageModel(Head):
         tied: Whether the head is the embedding's table (Press and Wolf, 2017) instead of its own
             linear layer.
         position: Position embedding of a new backbone: "sinusoidal", "learned" or "none".
-        layers: Options of the layers of a backbone that is built for a number of tokens.
+        layers: Options of the layers of a new backbone.
         rngs: Random number generators; "params" initializes the parameters, and "dropout", if
             present, gives dropout keys after ``model.train()``.
         **options: Further arguments of a new :class:`Backbone` (num_layers, mechanism, max_length,

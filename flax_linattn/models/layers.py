@@ -23,6 +23,7 @@ from flax_linattn.checks import (
 from flax_linattn.nn.block import check_norm
 from flax_linattn.nn.feed_forward import ACTIVATIONS, GATED_ACTIVATIONS
 from flax_linattn.nn.norm import NORM_TYPES
+from flax_linattn.nn.projected import check_kv_heads
 
 Mechanisms: TypeAlias = str | ops.Mechanism | tuple[str | ops.Mechanism, ...]
 """A mechanism (or its name) for all layers, or one for each layer."""
@@ -62,6 +63,8 @@ class Layers:
         residual_scale: Factor of each sublayer's output before it joins the residual.
         dropout_rate: Fraction of features dropped during training.
         rotary: Rotate queries and keys by their positions (RoPE), see ``nn.RotaryPosition``.
+        num_kv_heads: Number of heads of keys and values, each shared by several attention heads
+            (grouped-query attention; 1 is multi-query). Default: ``num_heads``.
         dtype: Dtype of the computation. Parameters, sums and losses stay float32; float64 inputs
             stay float64 with "float32".
         remat: Rematerialization: what training stores of each block for the backward pass:
@@ -96,6 +99,7 @@ class Layers:
     residual_scale: float = 1.0
     dropout_rate: float = 0.1
     rotary: bool = False
+    num_kv_heads: int | None = None
     dtype: DTypeName = "float32"
     remat: Literal["none", "dots", "blocks"] = "none"
     drop_path_rate: float = 0.0
@@ -146,6 +150,8 @@ class Layers:
                 "features",
                 "num_heads",
             )
+        for mechanism in mechanisms:
+            check_kv_heads(mechanism, self.num_heads, self.num_kv_heads)
         if self.rotary:
             for mechanism in mechanisms:
                 if mechanism.capabilities.learned_query:
@@ -211,8 +217,11 @@ class Layers:
     @property
     def _block_options(self) -> dict[str, Any]:
         """Options that blocks and decoder blocks share."""
-        names = ("num_heads", "hidden_features", "norm", "norm_type", "activation", "use_bias")
-        own = {name: getattr(self, name) for name in (*names, "dropout_rate")}
+        names = (
+            *("num_heads", "num_kv_heads", "hidden_features", "norm", "norm_type"),
+            *("activation", "use_bias", "dropout_rate"),
+        )
+        own = {name: getattr(self, name) for name in names}
         return own | {"dtype": self.compute_dtype}
 
     def block(

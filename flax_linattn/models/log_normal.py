@@ -54,7 +54,7 @@ class LogNormalMixture(NamedTuple):
         return density - x
 
     def log_survival(self, x: Array) -> Array:
-        """Log probability of a later time than ``exp(x)``, exact far out in the tail."""
+        """Log probability of a time later than ``exp(x)``, exact far out in the tail."""
         return jnp.minimum(logsumexp(self.log_weights + _log_ndtr(-self._z_scores(x)), axis=-1), 0)
 
     def log_distribution(self, x: Array) -> Array:
@@ -75,12 +75,12 @@ class LogNormalMixture(NamedTuple):
         return mean
 
     def log_quantile(self, probability: float | Array, waited: Array | None = None) -> Array:
-        """Log of the time up to which the event comes with a given probability.
+        """Log of the time by which the event occurs with a given probability.
 
         Args:
             probability: Above 0 and below 1; a number, or an array of the leading axes.
             waited: Log of the time that has passed without an event, of shape [...]; the quantile
-                is then that of later times. None or -inf for no such time.
+                is then conditional on that. None or -inf for no such time.
 
         Returns:
             Quantiles of shape [...], by bisection; gradients treat them as constants.

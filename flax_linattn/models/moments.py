@@ -69,7 +69,7 @@ class Moments:
 
         Args:
             x: Values float32 [B, T, C], 0 at masked positions; [B, T, 2 C] with ``missing``.
-            state: State of the tokens before.
+            state: State of the preceding tokens.
             mask: Boolean array of shape [B, T]; True marks valid tokens.
             starts: Bool [B, T], True = a packed segment begins here.
 

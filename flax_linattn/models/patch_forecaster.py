@@ -44,8 +44,8 @@ class PatchState(NamedTuple):
     Attributes:
         moments: Moments and number of the observations so far.
         recent: The last W observations, the newest last, a float32 array of shape [B, W, targets].
-            If there are fewer, the first one fills their places; zeros before the first. With
-            ``missing`` [B, W, 2 targets]: the values, followed by flags of missing ones (1).
+            If there are fewer, the first one is repeated; zeros before the first. With ``missing``
+            [B, W, 2 targets]: the values, followed by flags of missing ones (1).
         phases: The backbone's state of each phase and target, leaves [B, patch_length, targets,
             ...]: observation t, counted from 0, belongs to phase t modulo the patch length.
     """
@@ -87,16 +87,17 @@ class PatchForecaster(SeriesHead):
         horizon: Number of steps H to forecast.
         patch_length: Number of values P in a patch.
         context: Number of last values that the linear map receives; 0 for no map.
-        fixed_map: Whether training does not change the linear map, such as one fitted by ridge
-            regression. Calibration may then set ``share``, the weight of the head's contribution,
-            and ``known_share``, the weight of the contribution of known future covariates.
+        fixed_map: Whether the linear map stays fixed in training, for example because ridge
+            regression fitted it. Calibration may then set ``share``, the weight of the head's
+            contribution, and ``known_share``, the weight of the contribution of known future
+            covariates.
         channel_maps: Whether each target has its own linear map, kernel [targets, context, H],
             instead of a shared one, [context, H].
         num_covariates: Number of covariates after the channels, such as time features; each token
             receives those at the end of its patch.
         missing: Whether the first ``num_channels`` covariates flag missing values (1; else 0). A
             missing value is 0 in a token, next to its flag, and has no weight in the normalization.
-            Only the linear map uses the value in its place: pass the last known value.
+            Only the linear map uses the value at a missing entry: pass the last known value.
         known_future: Indices of channels that are known over the horizon. An observation holds
             their values of each step, [H, F] flattened, after the covariates, see ``KnownFuture``.
         targets: Indices of the channels to forecast; default all. Other channels have no effect,

@@ -65,8 +65,8 @@ class PerceiverReader(SequenceModel):
             :class:`ObservationEmbedding`.
         num_outputs: Number of outputs, such as classes.
         num_latents: Number L of latents.
-        reads_by: Mechanism by which the latents attend to the tokens; it has
-            ``capabilities.latents``.
+        reads_by: Mechanism by which the latents attend to the tokens; its ``capabilities.latents``
+            must be True.
         layers: Options of the blocks between the latents, which are non-causal; default
             ``PERCEIVER_LAYERS``.
         max_length: Maximum number of tokens of a sequence, for learned positions.

@@ -60,7 +60,7 @@ class LastPooling(_Counted):
 
 
 class MeanPooling(_Counted):
-    """Pools to the mean of the valid tokens, as a running mean, which no length overflows."""
+    """Pools to the mean of the valid tokens, as a running mean, so that no sum overflows."""
 
     def merge(self, state_a: CountedState, state_b: CountedState) -> CountedState:
         """Returns the mean weighted by the counts."""

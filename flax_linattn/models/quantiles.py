@@ -28,10 +28,11 @@ class QuantileHead(nnx.Module):
     calibration sets (``Correction``). Gradients of the quantiles do not reach the point forecast,
     except by the features that both share: it remains a forecast of the mean.
 
-    They do not cross, because they are sorted. Of any truth the sum of the levels' pinball losses
-    of sorted quantiles is at most that of the unsorted ones (Chernozhukov, Fernandez-Val and
-    Galichon, "Quantile and Probability Curves Without Crossing", 2010, say so of the distance to
-    the true quantiles), while sums of positive gaps would tie the outer levels to the inner ones.
+    Quantiles are sorted, so they do not cross. Sorting never increases the sum of the pinball
+    losses over the levels, whatever the true value is (Chernozhukov, Fernandez-Val and Galichon,
+    "Quantile and Probability Curves Without Crossing", 2010, prove it for the distance to the true
+    quantiles). Sums of positive gaps would not cross either, but tie the outer levels to the inner
+    ones.
 
     Args:
         levels: Q increasing levels between 0 and 1.

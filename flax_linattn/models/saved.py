@@ -41,7 +41,7 @@ def save_model(path: str | Path, model: nnx.Module) -> None:
     """Saves a model with its options, so that ``load_model`` needs nothing else.
 
     Saving is atomic: a kill at any moment leaves the previous model or the new one. Nothing is
-    pickled. With several processes all have to call it, and the first one writes.
+    pickled. With several processes, all of them must call it; the first one writes.
 
     Args:
         path: A new folder, or the folder of a saved model, which is replaced.

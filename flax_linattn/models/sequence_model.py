@@ -154,7 +154,7 @@ class SequenceModel(nnx.Module, abc.ABC):
             batch_size: Batch size B.
             max_length: Maximum number of observations, needed by mechanisms with a cache; default
                 the model's.
-            dtype: Dtype of the inputs: float64 ones need a state of float64.
+            dtype: Dtype of the inputs: float64 inputs need a float64 state.
 
         Raises:
             ValueError: If the model cannot stream.

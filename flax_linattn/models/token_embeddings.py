@@ -20,7 +20,7 @@ from flax_linattn.typing import Array
 
 
 class LinearTokenEmbedding(TokenTable):
-    """Embeds tokens as a linear layer with bias maps one-hot vectors, plus positions.
+    """Embeds tokens by a linear layer with bias on their one-hot vectors, plus positions.
 
     A token's features are a row of the table plus the bias, both initialized as PyTorch's linear
     layer. Unlike in a :class:`TokenEmbedding` no factor scales them up, so that positions weigh
@@ -63,9 +63,9 @@ class LinearTokenEmbedding(TokenTable):
 class ConvTokenEmbedding(ConvolvedEmbedding):
     """Embeds tokens by three convolutions over their one-hot vectors, plus positions.
 
-    See ``nn.ConvEmbedding``. ``padding="same"`` is TaylorShift's; its norm sees the whole sequence,
-    so it can neither stream nor pack. ``padding="causal"``, which can, is this library's own, not
-    the paper's.
+    See ``nn.ConvEmbedding``. ``padding="same"`` is TaylorShift's; its norm covers the whole
+    sequence, so it supports neither streaming nor packing. ``padding="causal"`` supports both; it
+    is this library's variant, not the paper's.
 
     Args:
         num_tokens: Vocabulary size N; tokens are 0 ... N - 1.

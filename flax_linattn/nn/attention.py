@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple, Unpack, overload
+from collections.abc import Sequence
+from typing import Literal, NamedTuple, Unpack, cast, overload
 
 import jax.numpy as jnp
 from flax import nnx
@@ -10,13 +11,17 @@ from jax.typing import DTypeLike
 from jaxtyping import Int
 
 from flax_linattn import ops
+from flax_linattn.checks import check_rate
 from flax_linattn.nn.call import Call
+from flax_linattn.nn.dropout import make_dropout, resolve_dropout_key
 from flax_linattn.nn.linear import PositionLinear, check_options
 from flax_linattn.nn.meshes import automatic
 from flax_linattn.nn.position import QueryKeyPosition
+from flax_linattn.nn.position_bias import PositionBias
 from flax_linattn.nn.projected import AttentionOptions, ProjectedAttention
-from flax_linattn.ops.contract.masks import zero_padding
-from flax_linattn.ops.contract.state import register_state
+from flax_linattn.nn.short_convolution import ShortConvState, make_short_convolution
+from flax_linattn.ops.contract.masks import Segments, find_packed_segments, zero_padding
+from flax_linattn.ops.contract.state import register_state, unpack_state
 from flax_linattn.typing import (
     Array,
     Features,
@@ -36,6 +41,9 @@ class AttentionCallOptions(SequenceOptions, total=False):
     is_causal: bool | None
     positions: Int[Array, "B T"] | None
     context_mask: Mask | None
+    pair_mask: Array | None
+    bias: Array | None
+    dropout_key: Array | None
 
 
 @register_state
@@ -43,8 +51,8 @@ class Context(NamedTuple):
     """Keys and values of a context, projected once for many calls of cross-attention.
 
     Attributes:
-        k: Keys of shape [B, S, H, K].
-        v: Values of shape [B, S, H, V].
+        k: Keys of shape [B, S, G, K].
+        v: Values of shape [B, S, G, V].
         mask: Boolean array of shape [B, S]; True marks valid tokens. None if all are valid.
     """
 
@@ -73,15 +81,35 @@ class Attention(ProjectedAttention):
         num_heads: Number of attention heads H.
         mechanism: Name of the mechanism, as ``ops.get_mechanism`` takes it
             ("elementwise_series:order=2"), or the mechanism itself.
-        qkv_features: Features of queries, keys and values over all heads, H * K = H * V; default
-            ``in_features``.
+        num_kv_heads: Number of heads G of keys and values, a divisor of H. Each serves H / G query
+            heads (grouped-query attention, or multi-query with G = 1), and per-token inputs, the
+            mechanism's parameters and the state have G heads. Default: H.
+        qkv_features: Features of the queries over all heads, H * K; default ``in_features``. Keys
+            and values have G * K.
         out_features: Number of features of the outputs; default ``in_features``.
         is_causal: Whether calls are causal unless they say otherwise. Default: only if the
             mechanism is causal only. With False the layer has no ``step``, which would be another
             function.
         use_bias: Whether the four projections have a bias.
+        normalize_qk: Normalization of queries and keys over the channels of each head, before
+            ``position``: "rms" with a learned scale per channel (Qwen3, Gemma 3), or "l2" to length
+            1, where ``scale`` of the mechanism should be larger ("softmax:scale=10"); None for
+            none.
+        output_norm: "rms" normalizes the outputs of each head over their channels, with a learned
+            scale per channel that the heads share (Gated DeltaNet); None for none.
+        output_gate: Activation of a gate, "sigmoid" (Qwen3-Next) or "silu" (GLA, RetNet), which is
+            a linear map of ``x`` and multiplies the outputs, after ``output_norm`` and before the
+            output projection; None for none.
+        short_conv: Number of taps, at least 2, of a causal convolution of each channel of queries,
+            keys and values over the last valid tokens, followed by SiLU, before the heads and
+            ``normalize_qk`` (Gated DeltaNet, Kimi Linear). The state is then a ``ShortConvState``.
+            Default: no convolution.
         position: Position encoding of queries and keys, such as ``RotaryPosition()``; None for
             none.
+        position_bias: Bias of the scores by position, such as ``AlibiBias(num_heads)`` or
+            ``RelativeBias(...)``, if ``mechanism.capabilities.bias``; None for none.
+        weight_dropout_rate: Fraction of attention weights dropped during training, if
+            ``mechanism.capabilities.weight_dropout``.
         dtype: Dtype of the computation; inferred from inputs and parameters if None.
         param_dtype: Dtype of the parameters.
         kernel_init: Initializer of the kernels; default ``UniformFanIn``, see ``ParameterOptions``.
@@ -89,12 +117,13 @@ class Attention(ProjectedAttention):
         out_kernel_init: Initializer of the output projection's kernel; default ``kernel_init``.
         out_bias_init: Initializer of the output projection's bias; default ``bias_init``.
         query_init: Initializer of the learned query token (the paper names none).
-        rngs: Random number generators; "params" initializes the parameters.
+        rngs: Random number generators; "params" initializes the parameters, and "dropout", if
+            present, gives dropout keys after ``attention.train()``.
 
     Raises:
         ValueError: If ``qkv_features`` is not a multiple of ``num_heads``, the mechanism is
-            unknown or does not support ``is_causal``, or ``position`` is given to a mechanism with
-            a learned query, which has no position.
+            unknown or does not support ``is_causal``, ``num_kv_heads`` or another option, or
+            ``position`` is given to a mechanism with a learned query, which has no position.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -116,14 +145,32 @@ class Attention(ProjectedAttention):
         num_heads: int,
         *,
         mechanism: str | ops.Mechanism = "softmax",
+        num_kv_heads: int | None = None,
         is_causal: bool | None = None,
+        output_gate: Literal["sigmoid", "silu"] | None = None,
+        short_conv: int | None = None,
         position: QueryKeyPosition | None = None,
+        position_bias: PositionBias | None = None,
+        weight_dropout_rate: float = 0.0,
         rngs: nnx.Rngs,
         **options: Unpack[AttentionOptions],
     ) -> None:
         check_options(self, AttentionOptions, options)
         super().__init__(
-            in_features, num_heads, mechanism=mechanism, position=position, rngs=rngs, **options
+            in_features,
+            num_heads,
+            mechanism=mechanism,
+            num_kv_heads=num_kv_heads,
+            output_gate=output_gate,
+            position=position,
+            rngs=rngs,
+            **options,
+        )
+        self.short_convolution = make_short_convolution(
+            short_conv,
+            self._qkv_projections,
+            param_dtype=self.value_projection.param_dtype,
+            rngs=rngs,
         )
         can = self.mechanism.capabilities
         if is_causal is not None and not (can.causal if is_causal else can.noncausal):
@@ -132,6 +179,22 @@ class Attention(ProjectedAttention):
                 "or choose another mechanism."
             )
         self.is_causal = True if is_causal is None and not can.noncausal else is_causal
+        check_rate(weight_dropout_rate=weight_dropout_rate)
+        for option, given, field in (
+            ("position_bias", position_bias is not None, "bias"),
+            ("weight_dropout_rate", weight_dropout_rate > 0, "weight_dropout"),
+        ):
+            if given and not getattr(can, field):
+                raise ValueError(
+                    f"{self.mechanism.name!r} does not support {option}; omit it, or choose a "
+                    f"mechanism whose capabilities.{field} is True, such as softmax."
+                )
+        if position_bias is not None:
+            _check_position_bias(position_bias, self.mechanism, num_heads)
+        self.position_bias = position_bias
+        self.weight_dropout = (
+            make_dropout(weight_dropout_rate, rngs) if weight_dropout_rate else None
+        )
 
     @overload
     def __call__(
@@ -166,6 +229,9 @@ class Attention(ProjectedAttention):
         positions: Int[Array, "B T"] | None = None,
         state: State | None = None,
         return_state: bool = False,
+        pair_mask: Array | None = None,
+        bias: Array | None = None,
+        dropout_key: Array | None = None,
         form: str = "auto",
     ) -> Features | tuple[Features, State]:
         """Attends over whole sequences, in parallel.
@@ -183,6 +249,10 @@ class Attention(ProjectedAttention):
             state: State returned by an earlier call, whose tokens precede these.
             return_state: Whether to return ``(y, state)`` instead of ``y``, for a causal call that
                 later calls continue.
+            pair_mask: Boolean array of shape [B or 1, H or 1, T, S]; False hides a key from a
+                query; see ``ops.Mechanism.attend``.
+            bias: Array of shape [B or 1, H or 1, T, S], added to the scores.
+            dropout_key: Random key that enables dropout of the weights.
             form: Form of the computation; see ``ops.Mechanism.attend``.
 
         Returns:
@@ -199,6 +269,12 @@ class Attention(ProjectedAttention):
             segment_ids=segment_ids,
             positions=positions,
             state=state,
+            dropout_key=(
+                dropout_key
+                if self.weight_dropout is None
+                else resolve_dropout_key(self.weight_dropout, dropout_key)
+            ),
+            pair_inputs=_drop_missing(pair_mask=pair_mask, bias=bias),
             is_causal=self._resolve_causal(is_causal),
             return_state=return_state,
             form=form,
@@ -239,11 +315,62 @@ class Attention(ProjectedAttention):
         # In a block, too, which makes something of the zeros at padding. So gradients of queries,
         # keys and values are added up before they meet that of the residual, padded or not.
         x = zero_padding(x, call.mask)
-        k = self._split_heads(self.key_projection(x))
-        q = self._queries(x, k)
-        if self.position is not None and call.positions is not None:
-            q, k = self.position(q, call.positions), self.position(k, call.positions)
-        return self._attend(q, k, x, call, query_mask=call.mask)
+        parts = [projection(x) for projection in self._qkv_projections]
+        if self.short_convolution is None:
+            q, k, v = self._split(x, parts, call.positions)
+            call = call.replace(pair_inputs=self._pair_inputs(k, call))
+            y, state = self._attend(q, k, v, x, call, query_mask=call.mask)
+            return self._project_out(y, x), state
+        before, state = _convolution_state(call.state)
+        parts, window = self.short_convolution.map(
+            parts, before, call.mask, _packed_segments(call, state)
+        )
+        q, k, v = self._split(x, parts, call.positions)
+        call = call.replace(state=state)
+        call = call.replace(pair_inputs=self._pair_inputs(k, call))
+        y, after = self._attend(q, k, v, x, call, query_mask=call.mask)
+        return self._project_out(y, x), ShortConvState(window, after)
+
+    @property
+    def _qkv_projections(self) -> list[nnx.Linear]:
+        """Projections of each token: to a query, unless it is learned or the key; key; value."""
+        keys_and_values = [self.key_projection, self.value_projection]
+        if self.query is not None or self.query_projection is None:
+            return keys_and_values
+        return [self.query_projection, *keys_and_values]
+
+    def _split(
+        self, x: Array, parts: Sequence[Array], positions: Array | None
+    ) -> tuple[Array, Array, Array]:
+        """Splits outputs of ``_qkv_projections`` into heads, normalized and with positions."""
+        *queries, k, v = parts
+        k = self._split_keys(k)
+        q = self._split_queries(queries[0]) if queries else self._queries(x, k)
+        if self.position is not None and positions is not None:
+            q, k = self.position(q, positions), self.position(k, positions)
+        return q, k, self._split_heads(v)
+
+    def _pair_inputs(self, k: Array, call: Call) -> dict[str, Array]:
+        """Returns the inputs per pair of a call, with the layer's own bias and dropout."""
+        inputs = dict(call.pair_inputs or {})
+        # With a position bias the mechanism is a cache, see _check_position_bias.
+        if self.position_bias is not None and isinstance(self.mechanism, ops.CacheMechanism):
+            positions = self.mechanism.pair_positions(k, call.state, call.mask, call.segment_ids)
+            inputs["bias"] = _add_bias(self.position_bias(*positions), inputs.get("bias"))
+        if self.weight_dropout is not None and call.dropout_key is not None:
+            inputs["dropout_key"] = call.dropout_key
+            inputs["dropout_rate"] = jnp.asarray(self.weight_dropout.rate)
+        return inputs
+
+    def _step_inputs(
+        self, state: State, pair_mask: Array | None, bias: Array | None
+    ) -> dict[str, Array]:
+        """Returns the inputs per pair of a step from a state of the mechanism."""
+        if self.position_bias is not None:
+            cache = unpack_state(state)[0]
+            own = self.position_bias(cache.next_position[:, None], cache.next_slots[None])
+            bias = _add_bias(own[:, :, 0], bias)
+        return _drop_missing(pair_mask=pair_mask, bias=bias)
 
     def _attend_across(
         self, x: Features, context: Features, context_mask: Mask | None, call: Call
@@ -252,17 +379,20 @@ class Attention(ProjectedAttention):
         self._check_inputs("B, T", x=x, context=context)
         _check_state_wanted(call)
         self._check_positions(call.positions)
-        if self.position is not None:
-            raise ValueError(
-                "position cannot be used with a context, because positions of two "
-                "sequences are not comparable; create the layer for cross-attention "
-                "without position."
-            )
+        for option in ("position", "position_bias"):
+            if getattr(self, option) is not None:
+                raise ValueError(
+                    f"{option} cannot be used with a context, because positions of two "
+                    "sequences are not comparable; create the layer for cross-attention "
+                    f"without {option}."
+                )
         context = zero_padding(context, context_mask)
-        k = self._split_heads(self.key_projection(context))
-        q = self._queries(zero_padding(x, call.mask), k)
+        k, v = self._keys_and_values(context)
+        x = zero_padding(x, call.mask)
         real = jnp.ones(x.shape[:2], bool) if call.mask is None else call.mask
-        return self._attend(q, k, context, call.replace(mask=context_mask), query_mask=real)
+        call = call.replace(mask=context_mask, pair_inputs=self._pair_inputs(k, call))
+        y, state = self._attend(self._queries(x, k), k, v, context, call, query_mask=real)
+        return self._project_out(y, x), state
 
     @automatic(1)
     def project(self, context: Features, mask: Mask | None = None) -> Context:
@@ -284,8 +414,7 @@ class Attention(ProjectedAttention):
             )
         context = zero_padding(context, mask)
         return Context(
-            self._split_heads(self.key_projection(context)),
-            self._split_heads(self.value_projection(context)),
+            *self._keys_and_values(context),
             mask,
         )
 
@@ -301,20 +430,26 @@ class Attention(ProjectedAttention):
         Returns:
             Outputs of shape [B, T, out_features], equal to those of ``__call__`` with the context.
         """
+        x = zero_padding(x, mask)
         y = self.mechanism.attend(
-            self._queries(zero_padding(x, mask), context.k),
+            self._queries(x, context.k),
             context.k,
             context.v,
             mask=context.mask,
             query_mask=jnp.ones(x.shape[:2], bool) if mask is None else mask,
             **self._parameters(),
         )
-        return self._project_out(y)
+        return self._project_out(y, x)
 
     def _check_cross(self) -> None:
         if not self.mechanism.capabilities.cross:
             raise ValueError(
                 f"{self.mechanism.name!r} does not support cross-attention; omit context."
+            )
+        if self.short_convolution is not None:
+            raise ValueError(
+                "short_conv cannot be used with a context, because it convolves queries, keys and "
+                "values of one sequence; create the layer for cross-attention without short_conv."
             )
 
     @property
@@ -325,7 +460,11 @@ class Attention(ProjectedAttention):
         self, batch_size: int, max_length: int | None = None, *, dtype: DTypeLike | None = None
     ) -> State:
         self._check_step()
-        return super().init_state(batch_size, max_length, dtype=dtype)
+        state = super().init_state(batch_size, max_length, dtype=dtype)
+        if self.short_convolution is None:
+            return state
+        window = self.short_convolution.init_state(batch_size, self._compute_dtype(dtype))
+        return ShortConvState(window, state)
 
     @automatic(1)
     def step(
@@ -335,6 +474,8 @@ class Attention(ProjectedAttention):
         *,
         mask: Array | None = None,
         positions: Int[Array, "B"] | None = None,
+        pair_mask: Array | None = None,
+        bias: Array | None = None,
     ) -> tuple[FeaturesStep, State]:
         """Processes one token per row, as a recurrent network.
 
@@ -343,6 +484,9 @@ class Attention(ProjectedAttention):
             state: State from ``init_state``, ``__call__`` or ``step``.
             mask: Boolean array of shape [B]; where False, the row's state is unchanged.
             positions: Integer array of shape [B], for a layer with a ``position``.
+            pair_mask: Boolean array of shape [B or 1, H or 1, L] over the slots of the returned
+                cache; see ``ops.Mechanism.step``.
+            bias: Array of shape [B or 1, H or 1, L], added to the scores.
 
         Returns:
             Outputs of shape [B, out_features], and the new state.
@@ -359,14 +503,19 @@ class Attention(ProjectedAttention):
             )
         self._check_inputs("B", x=x)
         x = zero_padding(x, mask)
-        k = self._split_heads(self.key_projection(x))
-        q = self._queries(x, k)
         self._check_positions(positions)
-        if self.position is not None:
-            if positions is None:
-                raise ValueError(_POSITIONS)
-            q, k = self.position(q, positions), self.position(k, positions)
-        return self._attend_step(q, k, x, state, mask)
+        if self.position is not None and positions is None:
+            raise ValueError(_POSITIONS)
+        parts = [projection(x) for projection in self._qkv_projections]
+        if self.short_convolution is None:
+            inputs = self._step_inputs(state, pair_mask, bias)
+            y, after = self._attend_step(*self._split(x, parts, positions), x, state, mask, inputs)
+            return self._project_out(y, x), after
+        window, state = _convolution_state(state)
+        parts, window = self.short_convolution.step(parts, cast(Array, window), mask)
+        inputs = self._step_inputs(state, pair_mask, bias)
+        y, after = self._attend_step(*self._split(x, parts, positions), x, state, mask, inputs)
+        return self._project_out(y, x), ShortConvState(window, after)
 
     def _check_step(self) -> None:
         if self.is_causal is False:
@@ -381,6 +530,49 @@ class Attention(ProjectedAttention):
                 "this layer does not use positions; create it with position, such as "
                 "RotaryPosition(), or omit positions."
             )
+
+
+def _drop_missing(**arrays: Array | None) -> dict[str, Array]:
+    """Returns the arrays that were passed, by name."""
+    return {name: x for name, x in arrays.items() if x is not None}
+
+
+def _add_bias(own: Array, bias: Array | None) -> Array:
+    """Adds the bias of a call to that of the layer."""
+    return own if bias is None else own + bias.astype(own.dtype)
+
+
+def _check_position_bias(bias: PositionBias, mechanism: ops.Mechanism, heads: int) -> None:
+    """Refuses a bias of other heads, and mechanisms whose cache has no distances."""
+    if getattr(bias, "num_heads", heads) != heads:
+        raise ValueError(
+            f"position_bias is not for {heads} heads, which the layer has; make it "
+            "with the num_heads of the layer."
+        )
+    if not isinstance(mechanism, ops.CacheMechanism) or mechanism.sinks:
+        raise ValueError(
+            f"position_bias needs the distances of all visible tokens, which {mechanism.name!r} "
+            "with sinks does not store; omit position_bias or sinks."
+        )
+
+
+def _convolution_state(state: State | None) -> tuple[Array | None, State | None]:
+    """Splits the state of a layer with a short convolution: its window, and the mechanism's."""
+    if state is None:
+        return None, None
+    if not isinstance(state, ShortConvState):
+        raise ValueError(
+            f"a layer with short_conv needs a ShortConvState, got {type(state).__name__}; pass the "
+            "state from init_state, a call or step of this layer."
+        )
+    return state.window, state.attention
+
+
+def _packed_segments(call: Call, state: State | None) -> Segments | None:
+    """Boundaries of the packed sequences of a call that goes on from a mechanism's state."""
+    if call.segments is not None:
+        return call.segments
+    return find_packed_segments(call.segment_ids, call.mask, unpack_state(state)[1])
 
 
 def _check_state_wanted(call: Call) -> None:

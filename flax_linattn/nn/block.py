@@ -62,6 +62,7 @@ class TransformerBlock(nnx.Module):
     Args:
         features: Number of features C.
         num_heads: Number of attention heads H.
+        num_kv_heads: Number of heads of keys and values, as in ``Attention``.
         hidden_features: Width of the feed-forward layer; default 4 C.
         mechanism: Name of the attention mechanism, or the mechanism itself.
         is_causal: Whether calls are causal unless they say otherwise, as in ``Attention``.
@@ -74,6 +75,10 @@ class TransformerBlock(nnx.Module):
         residual_scale: Factor of both branches before they join the residual.
         dropout_rate: Fraction of features dropped during training.
         position: Position encoding of queries and keys, as in ``Attention``.
+        normalize_qk: Normalization of queries and keys, as in ``Attention``.
+        output_norm: Normalization of the outputs of each head, as in ``Attention``.
+        output_gate: Gate of the attention's outputs, as in ``Attention``.
+        short_conv: Taps of the convolution of queries, keys and values, as in ``Attention``.
         drop_path_rate: Probability that a row skips a branch during training, independently for
             each branch; see ``apply_drop_path``.
         layer_scale: Initial value of the learned factors of both branches, see ``LayerScale``; None
@@ -101,6 +106,7 @@ class TransformerBlock(nnx.Module):
         features: int,
         num_heads: int,
         *,
+        num_kv_heads: int | None = None,
         hidden_features: int | None = None,
         mechanism: str | ops.Mechanism = "softmax",
         is_causal: bool | None = None,
@@ -112,6 +118,10 @@ class TransformerBlock(nnx.Module):
         residual_scale: float = 1.0,
         dropout_rate: float = 0.0,
         position: QueryKeyPosition | None = None,
+        normalize_qk: Literal["rms", "l2"] | None = None,
+        output_norm: Literal["rms"] | None = None,
+        output_gate: Literal["sigmoid", "silu"] | None = None,
+        short_conv: int | None = None,
         drop_path_rate: float = 0.0,
         layer_scale: float | None = None,
         dtype: DTypeLike | None = None,
@@ -135,9 +145,14 @@ class TransformerBlock(nnx.Module):
             features,
             num_heads,
             mechanism=mechanism,
+            num_kv_heads=num_kv_heads,
             is_causal=is_causal,
             use_bias=use_bias,
             position=position,
+            normalize_qk=normalize_qk,
+            output_norm=output_norm,
+            output_gate=output_gate,
+            short_conv=short_conv,
             dtype=dtype,
             rngs=rngs,
             **parameters,
@@ -203,7 +218,8 @@ class TransformerBlock(nnx.Module):
         undefined.
 
         Raises:
-            ValueError: As ``Attention``; or if the block is in training mode and there is no key.
+            ValueError: If an argument is invalid (see ``Attention``), or the block is in training
+                mode and there is no key.
         """
         call = Call(
             mask=mask,

@@ -12,13 +12,14 @@ from jaxtyping import Int
 
 from flax_linattn.nn.position import token_positions
 from flax_linattn.ops.contract.masks import Segments, find_packed_segments
-from flax_linattn.typing import Array, Mask, SegmentIds, State
+from flax_linattn.typing import Array, Mask, Parameters, SegmentIds, State
 
 
 @partial(
     jax.tree_util.register_dataclass,
     data_fields=(
         *("mask", "segment_ids", "segments", "positions", "num_tokens", "state", "dropout_key"),
+        "pair_inputs",
     ),
     meta_fields=("is_causal", "return_state", "form"),
 )
@@ -41,6 +42,7 @@ class Call:
             set by ``with_positions``.
         state: State of the module after an earlier call; None in the first call.
         dropout_key: Random key that enables dropout; None disables it.
+        pair_inputs: Inputs per pair of a query and a key, by name (``ops.contract.pair_inputs``).
         is_causal: Whether each token attends only to itself and earlier tokens.
         return_state: Whether the state after the last token is needed.
         form: Form of the computation; see ``ops.Mechanism.attend``.
@@ -53,6 +55,7 @@ class Call:
     num_tokens: Int[Array, "B"] | None = None
     state: State | None = None
     dropout_key: Array | None = None
+    pair_inputs: Parameters | None = None
     is_causal: bool = False
     return_state: bool = False
     form: str = "auto"

@@ -177,18 +177,17 @@ class ConvEmbedding(nnx.Module):
             if state is not None or segments is not None:
                 self._check_streams(packed=segments is not None)
             return self._map_sequence(codes, mask), None
-        real = jnp.ones(x.shape, bool) if mask is None else mask
         windows = self.init_state(x.shape[0]) if state is None else state
         taps, first = recent_tokens(
-            zero_padding(codes, mask)[..., None], windows[0], real, segments
+            zero_padding(codes, mask)[..., None], windows[0], mask, segments
         )
-        h = self._activate(0, self._lookup(taps[..., 0]), mask)
+        h = self._activate(0, self._lookup(jnp.concatenate(taps, axis=-1)), mask)
         states = [first]
         for i, kernel in enumerate(self.kernels):
             window = windows[i + 1].astype(h.dtype)
-            taps, window = recent_tokens(h, window, real, segments)
+            taps, window = recent_tokens(h, window, mask, segments)
             weights = kernel[...].astype(h.dtype)
-            h = self._activate(i + 1, jnp.einsum("btki,kio->bto", taps, weights), mask)
+            h = self._activate(i + 1, jnp.einsum("kbti,kio->bto", jnp.stack(taps), weights), mask)
             states.append(window.astype(accumulation_dtype(window.dtype)))
         return h, tuple(states)
 
@@ -220,12 +219,12 @@ class ConvEmbedding(nnx.Module):
         self._check_streams()
         codes = zero_padding(self._token_codes(x), mask)
         taps, first = recent_tokens_step(codes[:, None], state[0], mask)
-        h = self._activate(0, self._lookup(taps[..., 0]), mask)
+        h = self._activate(0, self._lookup(jnp.concatenate(taps, axis=-1)), mask)
         states = [first]
         for i, kernel in enumerate(self.kernels):
             taps, window = recent_tokens_step(h, state[i + 1].astype(h.dtype), mask)
             weights = kernel[...].astype(h.dtype)
-            h = self._activate(i + 1, jnp.einsum("bki,kio->bo", taps, weights), mask)
+            h = self._activate(i + 1, jnp.einsum("kbi,kio->bo", jnp.stack(taps), weights), mask)
             states.append(window.astype(accumulation_dtype(window.dtype)))
         return h, tuple(states)
 

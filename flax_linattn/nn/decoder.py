@@ -43,6 +43,7 @@ class DecoderBlock(nnx.Module):
     Args:
         features: Number of features C.
         num_heads: Number of attention heads H.
+        num_kv_heads: Number of heads of keys and values, as in ``Attention``.
         hidden_features: Width of the feed-forward layer; default 4 C.
         mechanism: Name of a mechanism with a causal form, or the mechanism itself.
         norm: Place of the norms, "pre" or "post".
@@ -78,6 +79,7 @@ class DecoderBlock(nnx.Module):
         features: int,
         num_heads: int,
         *,
+        num_kv_heads: int | None = None,
         hidden_features: int | None = None,
         mechanism: str | ops.Mechanism = "softmax",
         norm: Literal["pre", "post"] = "post",
@@ -95,8 +97,9 @@ class DecoderBlock(nnx.Module):
         cross = mechanism if mechanism.capabilities.cross else ops.get_mechanism("softmax")
         self.norm: Literal["pre", "post"] = norm
         options: Any = {"use_bias": use_bias, "dtype": dtype, "rngs": rngs, **parameters}
-        self.attention = Attention(features, num_heads, mechanism=mechanism, **options)
-        self.cross_attention = Attention(features, num_heads, mechanism=cross, **options)
+        heads: Any = {"num_heads": num_heads, "num_kv_heads": num_kv_heads}
+        self.attention = Attention(features, **heads, mechanism=mechanism, **options)
+        self.cross_attention = Attention(features, **heads, mechanism=cross, **options)
         self.feed_forward = FeedForward(
             features,
             4 * features if hidden_features is None else hidden_features,

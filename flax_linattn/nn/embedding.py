@@ -154,11 +154,9 @@ class ValueEmbedding(nnx.Module):
             shifted = [jnp.roll(x, shift, axis=1) for shift in range(half, -half - 1, -1)]
             return self.projection(jnp.concatenate(shifted, axis=-1)), None
 
-        if mask is None:
-            mask = jnp.ones(x.shape[:2], bool)
         window = self.init_state(x.shape[0], x.dtype) if state is None else state
         taps, window = recent_tokens(x, window.astype(x.dtype), mask, segments)
-        y = self.projection(taps.reshape(*x.shape[:2], -1))
+        y = self.projection(jnp.concatenate(taps, axis=-1))
         # As init_state has it, so that steps over half-precision inputs compile once.
         return y, window.astype(accumulation_dtype(x.dtype))
 
@@ -184,7 +182,7 @@ class ValueEmbedding(nnx.Module):
         _check_floating(x)
         self._check_streams()
         taps, window = recent_tokens_step(zero_padding(x, mask), state.astype(x.dtype), mask)
-        y = self.projection(taps.reshape(x.shape[0], -1))
+        y = self.projection(jnp.concatenate(taps, axis=-1))
         return y, window.astype(accumulation_dtype(x.dtype))
 
     def _check_streams(self) -> None:
@@ -206,7 +204,7 @@ def _check_floating(x: Array) -> None:
 
 def recent_tokens_step(
     x: FeaturesStep, window: Float[Array, "B W C"], mask: Array | None
-) -> tuple[Float[Array, "B taps C"], Float[Array, "B W C"]]:
+) -> tuple[list[FeaturesStep], Float[Array, "B W C"]]:
     """``recent_tokens`` for one token per row, which needs no search for previous tokens.
 
     Args:
@@ -215,31 +213,38 @@ def recent_tokens_step(
         mask: Boolean array of shape [B]; where False, the window is unchanged.
 
     Returns:
-        The window and the token, of shape [B, W + 1, C], and the window for the next call.
+        W + 1 arrays of shape [B, C], the window and the token, and the window for the next call.
     """
-    taps = jnp.concatenate([window, x[:, None]], axis=1)
-    after = taps[:, 1:]
+    after = jnp.concatenate([window, x[:, None]], axis=1)[:, 1:]
+    taps = [*(window[:, tap] for tap in range(window.shape[1])), x]
     return taps, after if mask is None else jnp.where(mask[:, None, None], after, window)
 
 
 def recent_tokens(
-    x: Features, window: Float[Array, "B W C"], mask: Mask, segments: Segments | None
-) -> tuple[Float[Array, "B T taps C"], Float[Array, "B W C"]]:
+    x: Features, window: Float[Array, "B W C"], mask: Mask | None, segments: Segments | None
+) -> tuple[list[Features], Float[Array, "B W C"]]:
     """Gathers each token with the W valid tokens before it, oldest first, padded with zeros.
 
     Args:
-        x: Tokens of shape [B, T, C], with T >= 1.
+        x: Tokens of shape [B, T, C].
         window: The last W valid tokens of earlier calls, of shape [B, W, C].
-        mask: Boolean array of shape [B, T]; True marks valid tokens.
+        mask: Boolean array of shape [B, T]; True marks valid tokens. None if all are valid.
         segments: Boundaries of packed sequences, which windows do not cross.
 
     Returns:
-        An array of shape [B, T, W + 1, C], and the window for the next call.
+        W + 1 arrays of shape [B, T, C], one per tap, which stay apart because a stack of them would
+        take more time than a convolution; and the window for the next call.
     """
     batch, length, channels = x.shape
     size = window.shape[1]
+    if length == 0 or (mask is None and segments is None):
+        # Slices instead of gathers, whose gradient would be a scatter.
+        joined = jnp.concatenate([window, x], axis=1)
+        shifted = [joined[:, tap : tap + length] for tap in range(size + 1)]
+        return shifted, joined[:, length:]
     if size == 0:
-        return x[:, :, None], window
+        return [x], window
+    mask = jnp.ones((batch, length), bool) if mask is None else mask
     # Rows: one of zeros, the window, the tokens. `before` leads from a row to the one before.
     rows = jnp.concatenate([jnp.zeros((batch, 1, channels), x.dtype), window, x], axis=1)
     before_token = previous_real_index(mask) + size + 1
@@ -250,14 +255,15 @@ def recent_tokens(
     )
     before = jnp.concatenate([before_window, before_token], axis=1)
 
-    def trace_back(row: Array, count: int) -> Array:
+    def trace_back(row: Array, count: int) -> list[Array]:
         path = [row]
         for _ in range(count - 1):
             path.append(jnp.take_along_axis(before, path[-1], axis=1))
-        index = jnp.stack(path[::-1], axis=2)
+        index = jnp.stack(path[::-1], axis=2)  # for one gather, and one scatter of its gradient
         taken = jnp.take_along_axis(rows, index.reshape(batch, -1)[..., None], axis=1)
-        return taken.reshape(batch, row.shape[1], count, channels)
+        taken = taken.reshape(batch, row.shape[1], count, channels)
+        return [taken[:, :, tap] for tap in range(count)]
 
     tokens = jnp.broadcast_to(jnp.arange(length, dtype=jnp.int32) + size + 1, (batch, length))
     latest = jnp.where(mask[:, -1:], tokens[:, -1:], before[:, -1:])
-    return trace_back(tokens, size + 1), trace_back(latest, size)[:, 0]
+    return trace_back(tokens, size + 1), jnp.concatenate(trace_back(latest, size), axis=1)

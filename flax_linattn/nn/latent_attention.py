@@ -40,8 +40,9 @@ class LatentAttention(ProjectedAttention):
         num_latents: Number of latents L.
         mechanism: Name of a mechanism with ``capabilities.latents``, or the mechanism itself.
         rngs: Random number generators; "params" initializes the parameters.
-        **options: ``qkv_features``, ``out_features``, ``use_bias``, ``dtype``, ``query_init`` (of
-            the latents [L, C]) and the initializers of the parameters, as in ``Attention``.
+        **options: ``qkv_features``, ``out_features``, ``use_bias``, ``normalize_qk``,
+            ``output_norm``, ``dtype``, ``query_init`` (of the latents [L, C]) and the initializers
+            of the parameters, as in ``Attention``.
 
     Raises:
         ValueError: If there is no latent, ``num_heads`` does not divide the features, or the
@@ -159,8 +160,9 @@ class LatentAttention(ProjectedAttention):
         self, x: Features, call: Call, latents: Array | None = None
     ) -> tuple[Array, State | None]:
         """Attends to tokens [B, T, C] that are 0 at padding; returns outputs and the state."""
-        k = self._split_heads(self.key_projection(x))
-        return self._attend(self._latents(latents, k), k, x, call)
+        k, v = self._keys_and_values(x)
+        y, state = self._attend(self._latents(latents, k), k, v, x, call)
+        return self._project_out(y, x), state
 
     @automatic(1)
     def step(
@@ -187,8 +189,9 @@ class LatentAttention(ProjectedAttention):
         """
         self._check_inputs("B", x=x)
         x = zero_padding(x, mask)
-        k = self._split_heads(self.key_projection(x))
-        return self._attend_step(self._latents(latents, k), k, x, state, mask)
+        k, v = self._keys_and_values(x)
+        y, state = self._attend_step(self._latents(latents, k), k, v, x, state, mask)
+        return self._project_out(y, x), state
 
     def _latents(self, latents: Array | None, k: Array) -> Array:
         if latents is None:

@@ -34,7 +34,7 @@ def automatic(
             T, ...]; or a function of the module that returns this number.
 
     Raises:
-        TypeError: (from the call, on explicit axes) If no argument is an array.
+        TypeError: If no argument is an array (raised by the call, on explicit axes).
 
     Example:
         >>> import jax.numpy as jnp

@@ -4,23 +4,33 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Literal
 
+import jax
 import jax.numpy as jnp
 from einops import rearrange
 from flax import nnx
 from jax.typing import DTypeLike
 
 from flax_linattn import ops
-from flax_linattn.checks import check_array
+from flax_linattn.checks import OptionError, check_array, check_choice, check_integers
 from flax_linattn.nn.call import Call
 from flax_linattn.nn.linear import ParameterOptions, PositionLinear, linear
+from flax_linattn.nn.norm import RMSNorm
 from flax_linattn.nn.position import QueryKeyPosition
 from flax_linattn.ops.contract.numerics import accumulation_dtype
 from flax_linattn.ops.engine.features import l2_normalize
-from flax_linattn.typing import Array, State
+from flax_linattn.typing import Array, Parameters, State
 
 QUERY_INIT = nnx.initializers.normal(0.02)
+QK_NORMS = ("rms", "l2")
+OUTPUT_NORMS = ("rms",)
+OUTPUT_GATES: dict[str, Callable[[Array], Array]] = {
+    "sigmoid": jax.nn.sigmoid,
+    "silu": jax.nn.silu,
+}
+"""Activations of the output gate by name."""
 
 
 class AttentionOptions(ParameterOptions, total=False):
@@ -29,6 +39,8 @@ class AttentionOptions(ParameterOptions, total=False):
     qkv_features: int | None
     out_features: int | None
     use_bias: bool
+    normalize_qk: Literal["rms", "l2"] | None
+    output_norm: Literal["rms"] | None
     dtype: DTypeLike | None
     query_init: nnx.Initializer
 
@@ -52,9 +64,13 @@ class ProjectedAttention(nnx.Module):
         num_heads: int,
         *,
         mechanism: str | ops.Mechanism = "softmax",
+        num_kv_heads: int | None = None,
         qkv_features: int | None = None,
         out_features: int | None = None,
         use_bias: bool = True,
+        normalize_qk: Literal["rms", "l2"] | None = None,
+        output_norm: Literal["rms"] | None = None,
+        output_gate: Literal["sigmoid", "silu"] | None = None,
         position: QueryKeyPosition | None = None,
         dtype: DTypeLike | None = None,
         param_dtype: DTypeLike = jnp.float32,
@@ -73,6 +89,8 @@ class ProjectedAttention(nnx.Module):
                 f"of num_heads, got num_heads={num_heads}."
             )
         self.mechanism = resolve_mechanism(mechanism)
+        check_kv_heads(self.mechanism, num_heads, num_kv_heads)
+        check_output_options(normalize_qk, output_norm, output_gate)
         learned = self.mechanism.capabilities.learned_query
         if learned and position is not None:
             raise ValueError(
@@ -82,8 +100,10 @@ class ProjectedAttention(nnx.Module):
             )
         self.in_features = in_features
         self.num_heads = num_heads
+        self.num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
         self.head_dim = qkv_features // num_heads
         self.position = position
+        self.normalize_qk, self.output_gate = normalize_qk, output_gate
 
         options: dict[str, Any] = {
             "use_bias": use_bias,
@@ -93,11 +113,12 @@ class ProjectedAttention(nnx.Module):
         }
         init: dict[str, Any] = {"kernel_init": kernel_init, "bias_init": bias_init}
         shared = self.mechanism.capabilities.shared_query_key
+        kv_features = self.num_kv_heads * self.head_dim
         self.query_projection = (
             None if shared else linear(in_features, qkv_features, **options, **init)
         )
-        self.key_projection = linear(in_features, qkv_features, **options, **init)
-        self.value_projection = linear(in_features, qkv_features, **options, **init)
+        self.key_projection = linear(in_features, kv_features, **options, **init)
+        self.value_projection = linear(in_features, kv_features, **options, **init)
         self.out_projection: nnx.Linear | None = linear(
             qkv_features,
             out_features,
@@ -105,10 +126,21 @@ class ProjectedAttention(nnx.Module):
             kernel_init=out_kernel_init or kernel_init,
             bias_init=out_bias_init or bias_init,
         )
+        self.query_norm, self.key_norm = (
+            RMSNorm(self.head_dim, param_dtype=param_dtype, rngs=rngs)
+            if normalize_qk == "rms" and projection is not None
+            else None
+            for projection in (self.query_projection, self.key_projection)
+        )
+        self.output_norm = (
+            None
+            if output_norm is None
+            else RMSNorm(self.head_dim, param_dtype=param_dtype, rngs=rngs)
+        )
         shape = (in_features,) if self.num_latents is None else (self.num_latents, in_features)
         self.query = nnx.Param(query_init(rngs.params(), shape, param_dtype)) if learned else None
-        self.mechanism.check_heads(num_heads)
-        learned_parameters = self.mechanism.learned_parameters(num_heads, self.head_dim)
+        self.mechanism.check_heads(self.num_kv_heads)
+        learned_parameters = self.mechanism.learned_parameters(self.num_kv_heads, self.head_dim)
         arguments = self.mechanism.token_arguments
         self.token_projections = nnx.data(
             {
@@ -129,6 +161,10 @@ class ProjectedAttention(nnx.Module):
                 for name, parameter in learned_parameters.items()
             }
         )
+        # Last, so that an option does not change the initial values of the other parameters.
+        self.gate_projection = (
+            None if output_gate is None else linear(in_features, qkv_features, **options, **init)
+        )
 
     @property
     def streams(self) -> bool:
@@ -147,31 +183,40 @@ class ProjectedAttention(nnx.Module):
             dtype: Dtype of the inputs if wider than the parameters'; the state has the accumulation
                 dtype of the layer's computation.
         """
-        projection = self.key_projection
-        computed = projection.dtype
-        if computed is None:
-            computed = jnp.promote_types(projection.param_dtype, dtype or projection.param_dtype)
         return self.mechanism.init_state(
             batch_size,
-            self.num_heads,
+            self.num_kv_heads,
             self.head_dim,
             self.head_dim,
             max_length,
-            dtype=computed,
+            dtype=self._compute_dtype(dtype),
             num_latents=self.num_latents,
         )
 
+    def _compute_dtype(self, dtype: DTypeLike | None) -> DTypeLike:
+        """Dtype of the computation on inputs of this dtype, or of that of the parameters."""
+        projection = self.key_projection
+        if projection.dtype is not None:
+            return projection.dtype
+        return jnp.promote_types(projection.param_dtype, dtype or projection.param_dtype)
+
     def _attend(
-        self, q: Array, k: Array, source: Array, call: Call, query_mask: Array | None = None
+        self,
+        q: Array,
+        k: Array,
+        v: Array,
+        source: Array,
+        call: Call,
+        query_mask: Array | None = None,
     ) -> tuple[Array, State | None]:
-        """Attends to tokens [B, S, C] with the queries and keys computed from them.
+        """Attends to tokens [B, S, C] with queries, keys and values computed from them.
 
         Returns:
-            The projected outputs, and the state if the call needs one.
+            Outputs of the heads [B, T, H, V], and the state if the call needs one.
         """
         attended = self.mechanism.attend(
             k=self._to_unit_length(k),
-            v=self._split_heads(self.value_projection(source)),
+            v=v,
             is_causal=call.is_causal,
             mask=call.mask,
             query_mask=query_mask,
@@ -179,27 +224,34 @@ class ProjectedAttention(nnx.Module):
             initial_state=call.state,
             return_state=call.return_state,
             form=call.form,
+            **(call.pair_inputs or {}),
             **self._query_arguments(q),
             **self._parameters(),
             **self._token_arguments(source),
         )
-        y, state = attended if isinstance(attended, tuple) else (attended, None)
-        return self._project_out(y), state
+        return attended if isinstance(attended, tuple) else (attended, None)
 
     def _attend_step(
-        self, q: Array, k: Array, x: Array, state: State, mask: Array | None
+        self,
+        q: Array,
+        k: Array,
+        v: Array,
+        x: Array,
+        state: State,
+        mask: Array | None,
+        pair_inputs: Parameters | None = None,
     ) -> tuple[Array, State]:
-        """Attends from one token per row, x [B, C]."""
-        y, state = self.mechanism.step(
+        """Attends from one token per row, x [B, C]; returns outputs of the heads [B, H, V]."""
+        return self.mechanism.step(
             k=self._to_unit_length(k),
-            v=self._split_heads(self.value_projection(x)),
+            v=v,
             state=state,
             mask=mask,
+            **(pair_inputs or {}),
             **self._query_arguments(q),
             **self._parameters(),
             **self._token_arguments(x),
         )
-        return self._project_out(y), state
 
     def _check_inputs(self, axes: str, **inputs: Any) -> None:
         """Raises unless each input is an array [axes, C]; the message names the input."""
@@ -227,10 +279,22 @@ class ProjectedAttention(nnx.Module):
         return arguments
 
     def _axes(self, argument: ops.TokenArgument) -> tuple[int, ...]:
-        return argument.shape(self.num_heads, self.head_dim, self.head_dim)
+        return argument.shape(self.num_kv_heads, self.head_dim, self.head_dim)
 
     def _to_unit_length(self, x: Array) -> Array:
         return l2_normalize(x) if self.mechanism.capabilities.unit_vectors else x
+
+    def _keys_and_values(self, source: Array) -> tuple[Array, Array]:
+        """Projects tokens [..., C] to keys [..., H, K] and values [..., H, V]."""
+        return self._split_keys(self.key_projection(source)), self._split_heads(
+            self.value_projection(source)
+        )
+
+    def _split_keys(self, k: Array) -> Array:
+        return self._normalize(self._split_heads(k), self.key_norm)
+
+    def _split_queries(self, q: Array) -> Array:
+        return self._normalize(self._split_heads(q), self.query_norm)
 
     def _queries(self, x: Array, k: Array) -> Array:
         return self._project_queries(x if self.query is None else self.query[...], k)
@@ -239,13 +303,29 @@ class ProjectedAttention(nnx.Module):
         if self.query_projection is None:
             return k
         # A learned query knows nothing of the inputs' dtype; the keys do.
-        return self._split_heads(self.query_projection(source)).astype(k.dtype)
+        return self._split_queries(self.query_projection(source).astype(k.dtype))
+
+    def _normalize(self, x: Array, norm: RMSNorm | None) -> Array:
+        """Normalizes queries or keys [..., H, K] over the channels of each head."""
+        if self.normalize_qk == "l2":
+            return l2_normalize(x.astype(accumulation_dtype(x.dtype))).astype(x.dtype)
+        return x if norm is None else norm(x)
 
     def _split_heads(self, x: Array) -> Array:
-        return rearrange(x, "... (h k) -> ... h k", h=self.num_heads)
+        return rearrange(x, "... (h k) -> ... h k", k=self.head_dim)
 
-    def _project_out(self, y: Array) -> Array:
+    def _project_out(self, y: Array, x: Array) -> Array:
+        """Normalizes and gates outputs of the heads [..., H, V] and projects them.
+
+        The gate is computed from the inputs x [..., C] at the positions of the queries.
+        """
+        if self.output_norm is not None:
+            y = self.output_norm(y)
         y = rearrange(y, "... h v -> ... (h v)")
+        if self.gate_projection is not None and self.output_gate is not None:
+            gate = self.gate_projection(x)
+            gate = OUTPUT_GATES[self.output_gate](gate.astype(accumulation_dtype(gate.dtype)))
+            y = y * gate.astype(y.dtype)
         return y if self.out_projection is None else self.out_projection(y)
 
 
@@ -259,6 +339,57 @@ class _FlatBias:
     def __call__(self, key: Array, shape: tuple[int, ...], dtype: DTypeLike = jnp.float32) -> Array:
         bias: Array = self.init(key, self.axes, dtype)
         return bias.reshape(shape)
+
+
+def check_kv_heads(mechanism: ops.Mechanism, query_heads: int, num_kv_heads: int | None) -> None:
+    """Checks that a mechanism supports G heads of keys and values for H query heads.
+
+    Raises:
+        ValueError: If ``num_kv_heads`` does not divide the query heads, or differs from it and each
+            token has no query of its own, which could share a key.
+
+    Example:
+        >>> check_kv_heads(resolve_mechanism("softmax"), 8, 2)
+        >>> check_kv_heads(resolve_mechanism("softmax"), 8, 3)
+        Traceback (most recent call last):
+        ...
+        flax_linattn.checks.OptionError: num_heads must be a multiple of num_kv_heads, got \
+num_heads=8 and num_kv_heads=3.
+    """
+    if num_kv_heads is None or num_kv_heads == query_heads:
+        return
+    check_integers(1, num_kv_heads=num_kv_heads)
+    if query_heads % num_kv_heads:
+        raise OptionError(
+            f"num_heads must be a multiple of num_kv_heads, got num_heads={query_heads} and "
+            f"num_kv_heads={num_kv_heads}.",
+            "num_kv_heads",
+            "num_heads",
+        )
+    if not mechanism.capabilities.grouped_queries:
+        raise OptionError(
+            f"num_kv_heads={num_kv_heads} needs a mechanism with a query per token, but "
+            f"{mechanism.name!r} has none; remove num_kv_heads, or choose a mechanism whose "
+            "capabilities.grouped_queries is True.",
+            "num_kv_heads",
+            "mechanism",
+        )
+
+
+def check_output_options(
+    normalize_qk: str | None, output_norm: str | None, output_gate: str | None
+) -> None:
+    """Raises unless each option is one of its choices, or None.
+
+    Raises:
+        OptionError: If an option is unknown; the message names it.
+    """
+    if normalize_qk is not None:
+        check_choice(QK_NORMS, normalize_qk=normalize_qk)
+    if output_norm is not None:
+        check_choice(OUTPUT_NORMS, output_norm=output_norm)
+    if output_gate is not None:
+        check_choice(OUTPUT_GATES, output_gate=output_gate)
 
 
 def resolve_mechanism(mechanism: str | ops.Mechanism) -> ops.Mechanism:

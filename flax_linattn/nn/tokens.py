@@ -13,7 +13,7 @@ def check_tokens(x: Array, num_tokens: int) -> None:
     """Raises unless tokens are integers from 0 to N - 1.
 
     Values are checked outside ``jit`` only, where they are known. Under ``jit`` a token out of
-    range gives NaN.
+    range gives NaN, which ``checkify`` reports with ``nan_checks``.
 
     Args:
         x: Integer array of tokens.

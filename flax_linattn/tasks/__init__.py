@@ -1,7 +1,8 @@
-"""Tasks: what ties data, model, loss and metrics together; a folder each, listed in the registry.
+"""Tasks tie data, model, loss and metrics together; each task has a folder.
 
-Runs of every task are trained by ``train``, tested by ``evaluate_run``, asked by ``predict_run``,
-streamed by ``stream_run`` and loaded by ``load_run``, or ``load_runs`` where a folder holds many.
+These functions take runs of every task: ``train``, ``evaluate_run`` (test metrics), ``predict_run``
+(predictions on new data), ``stream_run`` (observations one by one), ``load_run``, and ``load_runs``
+for a folder of several seeds.
 """
 
 from flax_linattn.registry import get_task, list_tasks, register_task

@@ -1,7 +1,7 @@
 """Testing the run in a folder, or the runs of several seeds, whatever their task.
 
 In a summary over seeds a number is the mean over the runs, followed by their sample standard
-deviation as ``<name>_sd``; a text, or an integer, that is the same for all runs stands once.
+deviation as ``<name>_sd``; a string or an integer that is the same for all runs appears once.
 ``runs`` is a table with a row for each run. Lists and tables of each run are left out, and the
 figures are those of the run with the best validation value. A run that failed before it was
 validated has nothing to test: its row names the step, and the means are over the other runs.
@@ -40,8 +40,8 @@ def evaluate_run(
         also ``checkpoint``.
 
     Raises:
-        FileNotFoundError: The run or the file is missing.
-        ValueError: Damaged files, or data that do not fit the run.
+        FileNotFoundError: If the run or the file is missing.
+        ValueError: If files are damaged, or the data do not match the run.
     """
     return dict(evaluate_report(run_dir, test_file, checkpoint=checkpoint).values)
 

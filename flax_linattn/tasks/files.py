@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from flax_linattn.storage import open_regular, write_text
 
-MAX_JSON_BYTES = 2**26
-"""Maximum size of a JSON file of a run folder; parsing takes about 10 times as much memory."""
+MAX_JSON_BYTES = 2**25
+"""Maximum size of a JSON file of a run folder; parsing takes up to 25 times as much memory."""
 
 
 def checksum(arrays: Iterable[NDArray]) -> str:

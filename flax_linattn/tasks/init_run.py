@@ -70,7 +70,7 @@ class InitRun:
         """The options of the run.
 
         Raises:
-            FileNotFoundError: There is no such run.
+            FileNotFoundError: If there is no such run.
             ValueError: If the run is damaged, or belongs to another task.
         """
         if not isinstance(self.run, Run):

@@ -31,8 +31,8 @@ class Options:
     """A group of options of a run; converts strings to paths, and lists to tuples.
 
     Raises:
-        ValueError: An option with named choices is none of them.
-        TypeError: An option is of another type than its annotation.
+        ValueError: If the value of an option is not one of its choices.
+        TypeError: If the type of an option differs from its annotation.
     """
 
     def __post_init__(self) -> None:
@@ -129,7 +129,7 @@ class Config:
         json_keys: Keys of the options whose key in config.json is not their name.
 
     Raises:
-        ValueError: Options out of range, or that do not go together.
+        ValueError: If options are out of range or incompatible.
     """
 
     auto_values: ClassVar[Mapping[str, Any]] = {}
@@ -144,7 +144,7 @@ class Config:
         """Makes a config from options by name; other options have their defaults.
 
         Raises:
-            ValueError: There is no such option, or one is out of range.
+            ValueError: If an option is unknown or out of range.
 
         Example:
             >>> from flax_linattn import tasks
@@ -161,7 +161,7 @@ class Config:
         """Returns a copy with some options replaced, by name.
 
         Raises:
-            ValueError: There is no such option, or one is out of range.
+            ValueError: If an option is unknown or out of range.
         """
         names = self.flat()
         for name in options:
@@ -172,7 +172,7 @@ class Config:
         """Returns all options by name, in their order.
 
         Raises:
-            TypeError: Two parts have an option of one name.
+            TypeError: If two parts have an option of the same name.
         """
         flat_hints(type(self))
         return dict(_leaves(self))
@@ -245,7 +245,7 @@ class Config:
         """Makes a config from the values of ``to_json``; missing options have their defaults.
 
         Raises:
-            ValueError: An option is unknown to this version, or out of range.
+            ValueError: If an option is unknown to this version, or out of range.
         """
         names = {key: name for name, key in cls.json_keys.items()}
         return cls.of(**{names.get(key, key): value for key, value in values.items()})

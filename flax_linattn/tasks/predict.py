@@ -38,8 +38,9 @@ def predict_run(
         The table of predictions, as the file holds it.
 
     Raises:
-        FileNotFoundError: The run or the input is missing.
-        ValueError: Damaged files, data that do not fit the run, or an unknown file format.
+        FileNotFoundError: If the run or the input is missing.
+        ValueError: If files are damaged, the data do not match the run, or the file format is
+            unknown.
     """
     if out is not None:
         check_out(Path(out))  # now, rather than after the model has run

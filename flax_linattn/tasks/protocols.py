@@ -30,7 +30,7 @@ class Acting(Protocol):
             **options: Options of the agent, such as ``target_return``.
 
         Raises:
-            ValueError: An option is out of range.
+            ValueError: If an option is out of range.
         """
 
 
@@ -43,10 +43,10 @@ class Backtesting(Protocol):
 
         Args:
             run_dir: The run folder.
-            **options: Such as ``folds``.
+            **options: Options of the backtest, such as ``folds``.
 
         Raises:
-            ValueError: An option is out of range.
+            ValueError: If an option is out of range.
         """
 
 
@@ -82,7 +82,7 @@ class Choosing(Protocol):
     """A task that chooses the options of ``Config.auto_values`` from the data."""
 
     def choose(self, data: Any, config: Any) -> tuple[Any, Sequence[str]]:
-        """Chooses the options that are open, from training and validation data alone.
+        """Chooses the open options from training and validation data alone.
 
         Args:
             data: Data of the run.

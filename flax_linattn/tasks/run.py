@@ -208,7 +208,7 @@ def load_run(
             of several seeds have only "best".
 
     Raises:
-        FileNotFoundError: There is no such run, or it has no checkpoint.
+        FileNotFoundError: If there is no such run, or it has no checkpoint.
         ValueError: If files of the run are damaged, ``seed_index`` is out of range, or the run
             failed before its first validation.
     """
@@ -254,7 +254,7 @@ def load_runs(run_dir: str | Path) -> tuple[Run, ...]:
         The runs, each as ``load_run`` returns it.
 
     Raises:
-        FileNotFoundError: There is no such run, or it has no checkpoint.
+        FileNotFoundError: If there is no such run, or it has no checkpoint.
         ValueError: If files of the run are damaged.
     """
     run_dir = Path(run_dir)

@@ -59,7 +59,7 @@ class DataSpec(abc.ABC):
         """Makes a spec from the values of ``to_json``; missing fields have their defaults.
 
         Raises:
-            ValueError: A field is missing or unknown, or its value cannot be read.
+            ValueError: If a field is missing or unknown, or its value cannot be read.
         """
         spec: Self = _read(cls, values)
         return spec
@@ -68,8 +68,8 @@ class DataSpec(abc.ABC):
         """Checks the fields, because the file may be damaged or edited by hand.
 
         Raises:
-            ValueError: A value is out of range; the message names the field.
-            TypeError: A value has another type than its annotation.
+            ValueError: If a value is out of range; the message names the field.
+            TypeError: If the type of a value differs from its annotation.
         """
         _check_types(self)
 
@@ -82,7 +82,7 @@ class DataSpec(abc.ABC):
                 that inputs keep their meaning.
 
         Raises:
-            OptionError: The data have other inputs or outputs, such as channels or classes.
+            OptionError: If the inputs or outputs of the data differ, such as channels or classes.
 
         Example:
             >>> @dataclasses.dataclass(frozen=True)

@@ -22,7 +22,7 @@ from flax_linattn.tasks.streaming import Streaming
 from flax_linattn.training.signals import InterruptBetweenBlocks
 
 BEFORE_OUTPUT, AFTER_OUTPUT, EVERY = "before-output", "after-output", "every-"
-"""Values of ``durability``: when a state is saved. A number of rows follows the last one."""
+"""Values of ``durability``: when a state is saved; a number of rows follows the last value."""
 MAX_ROWS_PER_SAVE = 1000
 """Rows that are saved together before their output, if they arrive faster than they are saved."""
 MAX_DELAY = 0.5
@@ -75,9 +75,9 @@ def stream_run(
         say: Function that prints notes. Default: to standard error.
 
     Raises:
-        FileNotFoundError: The run or the input is missing.
-        ValueError: Damaged files; a run that cannot stream; a state of another one, or one that
-            another process works with; a bad line, which is named.
+        FileNotFoundError: If the run or the input is missing.
+        ValueError: If files are damaged, the run cannot stream, the state belongs to another run,
+            another process uses the state, or a line is invalid; the message gives its number.
     """
     input, state, figure = (None if p is None else Path(p) for p in (input, state, figure))
     rows_per_save = _rows_per_save(durability)
@@ -221,13 +221,13 @@ class _Output:
 
     Args:
         stream: The stream.
-        state: Its state file; None = no state is saved.
-        rows_per_save: Rows after whose lines the state is saved; None = it is saved before their
-            lines are printed, for all rows that have arrived meanwhile.
-        say: Prints notes.
+        state: State file of the stream; None saves no state.
+        rows_per_save: Number of printed rows after which the state is saved; None saves all rows
+            that have arrived before it prints their lines.
+        say: Function that prints notes.
 
     Attributes:
-        has_header: Whether there was any line, and so a header before it.
+        has_header: Whether the header is written, which comes before the first line.
     """
 
     def __init__(

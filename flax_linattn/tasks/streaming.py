@@ -73,7 +73,7 @@ class Streaming(abc.ABC):
             lines: Lines without newlines and comments; see ``tasks.lines.Rows``.
 
         Raises:
-            ValueError: A line is no observation. The caller adds the place of the line.
+            ValueError: If a line is not an observation; the caller adds the line number.
         """
 
     @property
@@ -90,7 +90,8 @@ class Streaming(abc.ABC):
             no output, as where a sequence begins.
 
         Raises:
-            ValueError: The observation does not fit the model, or the state has no capacity left.
+            ValueError: If the observation does not match the model, or the state has no capacity
+                left.
         """
 
     def source(self) -> Iterator[Any] | None:
@@ -157,7 +158,7 @@ class Streaming(abc.ABC):
         """Plots the last outputs to a PNG file.
 
         Raises:
-            ValueError: The stream has no figure, or matplotlib is not installed.
+            ValueError: If the stream has no figure, or Matplotlib is not installed.
         """
         raise OptionError("this stream has no figure; remove figure=....", "figure")
 
@@ -170,7 +171,7 @@ class Streaming(abc.ABC):
         """Saves the state of the stream atomically: a kill leaves the previous file or the new one.
 
         Raises:
-            ValueError: The state holds NaN; the previous file stays.
+            ValueError: If the state holds NaN; the previous file stays.
         """
         time = self.last_time
         about = {
@@ -191,7 +192,7 @@ class Streaming(abc.ABC):
         """Resumes from a file of ``save``, or changes nothing if that fails.
 
         Raises:
-            FileNotFoundError: The file does not exist.
+            FileNotFoundError: If the file does not exist.
             ValueError: If the file is damaged, or belongs to another run or other options.
         """
         tree, metadata = load_state(path, self._state(), check=partial(self._check_owner, path))

@@ -106,7 +106,7 @@ class Task(abc.ABC, Generic[C, D, P]):
         """Checks options that the task or the devices do not support, before data are read.
 
         Raises:
-            ValueError: An option is not supported.
+            ValueError: If an option is not supported.
         """
         if placement.sequence_shards > 1 and not self.splits_time:
             raise OptionError(
@@ -121,8 +121,8 @@ class Task(abc.ABC, Generic[C, D, P]):
         """Loads the data of a run.
 
         Raises:
-            ValueError: A damaged file, or data that do not fit.
-            FileNotFoundError: A file is missing.
+            ValueError: If a file is damaged, or the data do not match.
+            FileNotFoundError: If a file is missing.
         """
 
     @abc.abstractmethod
@@ -159,8 +159,8 @@ class Task(abc.ABC, Generic[C, D, P]):
         """Makes batches of a run's own test data, or of another file.
 
         Raises:
-            ValueError: The file does not fit the run, or the run's own data have changed.
-            FileNotFoundError: A file is missing.
+            ValueError: If the file does not match the run, or the run's own data have changed.
+            FileNotFoundError: If a file is missing.
         """
 
     @abc.abstractmethod
@@ -187,8 +187,8 @@ class Task(abc.ABC, Generic[C, D, P]):
         """Predicts from a file or from the run's own data; see ``tasks.predict``.
 
         Raises:
-            ValueError: The file does not fit the run, or the task has nothing to predict.
-            FileNotFoundError: A file is missing.
+            ValueError: If the file does not match the run, or the task has nothing to predict.
+            FileNotFoundError: If a file is missing.
         """
         raise OptionError(
             f"a run of the task {self.name!r} makes no predictions; stream it.", "run"
@@ -199,5 +199,5 @@ class Task(abc.ABC, Generic[C, D, P]):
         """Makes a stream of a run.
 
         Raises:
-            ValueError: The run's model cannot stream, or an option is out of range.
+            ValueError: If the run's model cannot stream, or an option is out of range.
         """

@@ -73,12 +73,13 @@ def train(
         for several seeds means, standard deviations and ``runs``, a row for each.
 
     Raises:
-        ValueError: Invalid options or data; a run folder that is in use; options that differ from
-            those of the run to resume.
-        FileNotFoundError: A data file, or on ``resume`` the run, is missing.
-        training.NonFiniteLossError: the loss is not finite; for several seeds, in all of them.
-        training.Interrupted: the process received a signal; the run was saved.
-        TypeError: ``config`` belongs to another task.
+        ValueError: If options or data are invalid, the run folder is in use, or the options differ
+            from those of the run to resume.
+        FileNotFoundError: If a data file is missing, or, with ``resume``, the run.
+        training.NonFiniteLossError: If the loss is not finite; with several seeds, if all of them
+            fail.
+        training.Interrupted: If the process received a signal; the run was saved.
+        TypeError: If ``config`` belongs to another task.
     """
     if isinstance(session, (str, Path)):
         session = training.Session(session)

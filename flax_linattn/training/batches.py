@@ -17,7 +17,7 @@ class BatchSource(Protocol):
     """Batches as a pure function of the step, as ``flax_linattn.data.Batches`` gives them."""
 
     def __len__(self) -> int:
-        """Returns the batches of one epoch."""
+        """Returns the number of batches in one epoch."""
 
     def batch(self, step: int, rows: slice = ...) -> Batch:
         """Returns the batch of a training step.
@@ -101,7 +101,8 @@ class Loader:
         source: The batches.
         placement: The devices.
         batch_size: Number of examples in a batch; for several runs, the number of runs.
-        whole: Whether batches are not split for gradient accumulation, as for validation.
+        whole: Whether to keep batches whole, as for validation, instead of splitting them for
+            gradient accumulation.
     """
 
     source: BatchSource

@@ -1,7 +1,7 @@
 """The checkpoints of a run folder: written whole or not at all, verified when read.
 
 A run folder holds ``checkpoints/step_000000051_epoch_00003``: 51 training steps and 3 validations
-done (of a run by epochs, the epochs finished). In it are
+done (finished epochs, if each epoch ends with a validation). It contains
 
 - ``arrays``: two items written by Orbax, flat dicts of name -> array: ``model`` (parameters and the
   model's other variables; for several runs the best of each) and ``training`` (optimizer state,
@@ -103,16 +103,16 @@ def remove_unfinished(run_dir: str | Path) -> None:
     """Removes partial checkpoints and files that a kill left; no other process may be writing."""
     for path in checkpoints_folder(run_dir).glob(f"step_*{PARTIAL}"):
         if _NAME.fullmatch(path.name.removesuffix(PARTIAL)):
-            _remove(path)
+            remove_checkpoint(path)
     storage.remove_unfinished(run_dir)
 
 
-def _remove(path: Path) -> None:
-    """Removes a checkpoint, or a file of its name; of a symbolic link only the link."""
+def remove_checkpoint(path: Path) -> None:
+    """Removes a checkpoint, or a file of its name if any; of a symbolic link only the link."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:
-        path.unlink()
+        path.unlink(missing_ok=True)
 
 
 # Reading
@@ -194,7 +194,7 @@ def _newest(run_dir: str | Path, read: Callable[[Path], Progress]) -> tuple[Path
 def none_readable(
     run_dir: str | Path, errors: list[CorruptCheckpointError]
 ) -> CorruptCheckpointError:
-    """The error where no checkpoint can be read, with the reason for the newest one."""
+    """Returns the error for a run without a readable checkpoint, with the newest one's reason."""
     return CorruptCheckpointError(
         f"None of the {len(errors)} checkpoints in {checkpoints_folder(run_dir)} can be read. "
         f"The newest one: {errors[0]} Restore the folder from a copy, or train again in another "
@@ -243,8 +243,9 @@ def write_checkpoint(run_dir: str | Path, snapshot: Snapshot, keep_latest: int) 
     """
     name = checkpoint_name(snapshot.step, len(snapshot.history["history"]))
     path = checkpoints_folder(run_dir) / name
-    if path.exists():
+    if path.is_dir():
         return path  # No step was done since it was written.
+    remove_checkpoint(path)  # A file or a broken link of this name is no checkpoint.
     partial_path = path.with_name(path.name + PARTIAL)
     make_folder(path.parent)
     partial_path.mkdir()
@@ -279,7 +280,7 @@ def _remove_old(run_dir: str | Path, keep_latest: int) -> None:
             needed.add(read_progress(checkpoint.path).best_path)
     for checkpoint in checkpoints:
         if checkpoint.path not in needed:
-            _remove(checkpoint.path)
+            remove_checkpoint(checkpoint.path)
 
 
 class Checkpointer:
@@ -295,9 +296,9 @@ class Checkpointer:
     after them, in this order, and errors have to reach the training loop.
 
     Raises:
-        OSError: From any method, if a checkpoint could not be written; names the step, the reason
-            and the last checkpoint.
-        LostProcessError: The same, in the processes that do not write.
+        OSError: If a checkpoint could not be written; raised by any method. The error names the
+            step, the reason and the last checkpoint.
+        LostProcessError: If a checkpoint could not be written, in the processes that do not write.
     """
 
     def __init__(self, run_dir: Path, keep_latest: int) -> None:

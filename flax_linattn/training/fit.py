@@ -161,7 +161,7 @@ def fit(
             or infinite; for several runs, if all of them do before their first validation.
         OSError: If a checkpoint cannot be written.
         LostProcessError: If another process of the run is lost, or could not write.
-        Interrupted: After a SIGINT or SIGTERM, with the run saved.
+        Interrupted: If the process received SIGINT or SIGTERM; the run was saved.
 
     Example:
         >>> import tempfile, jax.numpy as jnp, numpy as np, optax

@@ -68,7 +68,7 @@ class Selection(NamedTuple):
 
 @dataclasses.dataclass(kw_only=True)
 class RunsProgress:
-    """The best values of all runs: what is read of a history without its validations.
+    """The best values of all runs: the part of a history that is read without its validations.
 
     Args:
         monitor_mode: ``Objective.mode``.
@@ -91,7 +91,7 @@ class RunsProgress:
             before the first validation), and the values of progress.json other than the history.
 
         Raises:
-            ValueError: The text holds no history of a training.
+            ValueError: If the text is not a training history.
         """
         begin, end = text.find(_BEGIN_LINES) + len(_BEGIN_LINES), text.rfind(_END_LINES)
         if not len(_BEGIN_LINES) <= begin <= end:
@@ -220,7 +220,7 @@ class History(RunsProgress):
         return (step - 1) // self.steps_per_epoch + 1
 
     def period_end(self, config: FitConfig) -> int:
-        """Training steps done at the next validation, the same however long the training."""
+        """Number of training steps at the next validation; the length of training has no effect."""
         whole = (self.validated_steps // self.validate_every + 1) * self.validate_every
         return min(whole, config.total_steps(self.steps_per_epoch))
 
@@ -349,7 +349,7 @@ class History(RunsProgress):
     def check_same_training(self, new: History) -> None:
         """Raises if a resumed run has another seed, monitor, batch size, or length of a period.
 
-        The position in the data or the best value would mean something else.
+        With other values, the position in the data or the best value would mean something else.
         """
         fixed = ("seed", "monitor", "monitor_mode", "steps_per_epoch", "batch_size")
         for name in (*fixed, "validate_every"):

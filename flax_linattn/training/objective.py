@@ -29,7 +29,7 @@ def smoothed_cross_entropy(logits: Array, labels: Array, smoothing: float = 0.0)
         The loss of each example in nats, a float array of shape [...].
 
     Raises:
-        ValueError: The shapes do not match, or ``smoothing`` is out of range.
+        ValueError: If the shapes do not match, or ``smoothing`` is out of range.
 
     Example:
         >>> logits = jnp.array([[2.0, 0.0]])
@@ -70,7 +70,7 @@ def pinball_loss(truth: Array, quantiles: Array, levels: Sequence[float]) -> Arr
         The loss of each quantile, a float array of shape [..., Q], at least 0.
 
     Raises:
-        ValueError: The shapes do not match.
+        ValueError: If the shapes do not match.
 
     Example:
         >>> pinball_loss(jnp.array([2.0]), jnp.array([[1.0, 4.0]]), (0.25, 0.75))
@@ -115,7 +115,7 @@ class Objective:
             process 0 count. A signal takes effect after the call.
 
     Raises:
-        ValueError: ``mode`` is neither "min" nor "max".
+        ValueError: If ``mode`` is neither "min" nor "max".
 
     Example:
         >>> Objective(lambda model, batch, key: ..., optax.sgd(0.1), "accuracy", "max").mode
@@ -147,8 +147,8 @@ class FitConfig:
             None trains to the end. A tie counts as better, as in the Time-Series-Library.
         seed: Seed of the random numbers in training, such as dropout: step ``n`` uses
             ``fold_in(key(seed), n)``.
-        checkpoint_every_steps: Save every so many steps, at each new best validation, and at the
-            end. None saves at each validation.
+        checkpoint_every_steps: Number of training steps between checkpoints; each new best
+            validation and the end of training are saved, too. None saves at each validation.
         keep_latest: Number of newest checkpoints to keep on disk, in addition to the best one.
         max_skipped_steps: Maximum number of updates in the whole run that are skipped because the
             loss, a gradient or a parameter is not finite; the next one ends the run.
@@ -163,9 +163,9 @@ class FitConfig:
             steps.
 
     Raises:
-        OptionError: A setting is out of range, or not exactly one of ``epochs`` and ``steps`` is
-            given.
-        TypeError: A number of epochs or steps is not an integer.
+        OptionError: If a setting is out of range, or ``epochs`` and ``steps`` are both given or
+            both missing.
+        TypeError: If a number of epochs or steps is not an integer.
 
     Example:
         >>> FitConfig(epochs=20, patience=5).total_steps(steps_per_epoch=17)

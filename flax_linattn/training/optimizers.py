@@ -60,8 +60,8 @@ class OptimizerOptions:
         momentum: Momentum, for "sgd".
 
     Raises:
-        ValueError: An option out of range, or options that do not go together.
-        TypeError: An option of another type than its annotation.
+        ValueError: If options are out of range or incompatible.
+        TypeError: If the type of an option differs from its annotation.
 
     Example:
         >>> OptimizerOptions("adamw", schedule="cosine", weight_decay=0.01).warmup_steps(1000)
@@ -170,7 +170,7 @@ def make_schedule(
         steps_per_epoch: Number of training steps in an epoch.
 
     Raises:
-        OptionError: The warmup leaves no steps for the schedule "cosine".
+        OptionError: If the warmup leaves no steps for the schedule "cosine".
 
     Example:
         >>> make_schedule(OptimizerOptions(learning_rate=0.1), 100, 10)
@@ -214,7 +214,7 @@ def make_optimizer(
             learning rate that follows a schedule is computed from the step nevertheless.
 
     Raises:
-        OptionError: The warmup leaves no steps for the schedule "cosine".
+        OptionError: If the warmup leaves no steps for the schedule "cosine".
 
     Example:
         >>> optimizer = make_optimizer(OptimizerOptions("sgd", 0.1, momentum=0.0), 100, 10)
@@ -320,7 +320,7 @@ def lamb(
             decay.
 
     Raises:
-        OptionError: A number is out of range.
+        OptionError: If a number is out of range.
 
     Example:
         >>> optimizer = lamb(0.1)

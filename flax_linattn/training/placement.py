@@ -102,7 +102,7 @@ class Placement:
         """The mechanism for a model on these devices: split over "seq" if the mesh has that axis.
 
         Raises:
-            ValueError: The mechanism cannot be split.
+            ValueError: If the mechanism cannot be split.
         """
         if self.mesh is None or self.sequence_shards == 1:
             return mechanism
@@ -126,10 +126,11 @@ class Placement:
             batch: Arrays [B, ...] with the ``rows(batch_size)`` of this process; for several runs,
                 arrays [R, ...].
             batch_size: Number of examples in the whole batch; for several runs, the number of runs.
-            whole: Whether the batch is not split for gradient accumulation, as for evaluation.
+            whole: Whether to keep the batch whole, as for evaluation, instead of splitting it for
+                gradient accumulation.
 
         Raises:
-            ValueError: The examples or the time steps cannot be split evenly.
+            ValueError: If the examples or the time steps cannot be split evenly.
         """
         parts = self.num_shards
         if not whole and self.num_runs is None:
@@ -253,7 +254,7 @@ class Parallel:
             arrays in a core's cache. Other numbers change results by rounding.
 
     Raises:
-        OptionError: A setting is out of range.
+        OptionError: If a setting is out of range.
 
     Example:
         >>> Parallel("jit", "data=4,seq=2").mesh
@@ -303,8 +304,8 @@ class Parallel:
                 for a single model.
 
         Raises:
-            OptionError: There are too few devices, batches or runs cannot be split evenly, or the
-                settings do not apply to several runs.
+            OptionError: If there are too few devices, batches or runs cannot be split evenly, or
+                the settings do not apply to several runs.
         """
         if num_runs is not None:
             return self._place_runs(batch_size, num_runs)

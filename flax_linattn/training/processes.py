@@ -42,8 +42,8 @@ def start_process(
             JAX ends the others.
 
     Raises:
-        OptionError: Only some of ``coordinator``, ``num_processes`` and ``process_id`` are given,
-            one is invalid, or the cluster reports none of them.
+        OptionError: If only some of ``coordinator``, ``num_processes`` and ``process_id`` are
+            given, one is invalid, or the cluster reports none of them.
     """
     given = [x is not None for x in (coordinator, num_processes, process_id)]
     if any(given) and not all(given):

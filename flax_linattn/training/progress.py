@@ -200,7 +200,7 @@ class TensorBoard:
         folder: The log folder, to start TensorBoard with.
 
     Raises:
-        ValueError: tensorboardX is not installed.
+        ValueError: If tensorboardX is not installed.
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -319,7 +319,7 @@ def learning_curve(run_dir: str | Path) -> Path | None:
         if best is None:
             axes.set(xlabel=unit, ylabel=name, title=f"{name}, mean and each run")
         else:
-            axes.axvline(best, color="grey", linewidth=0.8, linestyle="--", zorder=0)
+            axes.axvline(best, color="gray", linewidth=0.8, linestyle="--", zorder=0)
             axes.set(xlabel=unit, ylabel=name, title=f"{name} (best {unit}: {best})")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.legend(frameon=False)

@@ -40,7 +40,7 @@ class RunResult:
         best_epoch: The epoch of the selected parameters, counted from 1; None if the run failed
             before its first validation.
         best_step: The number of training steps of the selected parameters.
-        best_value: Their monitored validation metric.
+        best_value: The monitored validation metric of the selected parameters.
         failed_step: The step in which the run became NaN or infinite, counted from 1; None if it
             did not fail.
         stopped_early: Whether the run ran out of patience.
@@ -210,8 +210,8 @@ def read_runs(run_dir: str | Path) -> tuple[RunResult, ...]:
     """The results of several runs in a folder, from its newest checkpoint.
 
     Raises:
-        FileNotFoundError: There is no checkpoint.
-        ValueError: No checkpoint can be read, or the folder holds a single run.
+        FileNotFoundError: If there is no checkpoint.
+        ValueError: If no checkpoint can be read, or the folder holds a single run.
     """
     _, progress = _newest_with_runs(run_dir)
     return run_results(progress.history)
@@ -221,8 +221,8 @@ def best_run(run_dir: str | Path) -> int:
     """The index of the run with the best monitored value; the first one in a tie.
 
     Raises:
-        FileNotFoundError: There is no checkpoint.
-        ValueError: No checkpoint can be read, the folder holds a single run, or no run was
+        FileNotFoundError: If there is no checkpoint.
+        ValueError: If no checkpoint can be read, the folder holds a single run, or no run was
             validated yet.
     """
     _, progress = _newest_with_runs(run_dir)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 from contextlib import suppress
 from functools import partial
@@ -21,6 +20,7 @@ from flax_linattn.training.checkpointer import (
     none_readable,
     read_history,
     read_whole,
+    remove_checkpoint,
 )
 from flax_linattn.training.history import History
 from flax_linattn.training.processes import is_main, on_main
@@ -53,9 +53,9 @@ def restore(run_dir: str | Path, state: TrainState, new: History) -> tuple[Train
         new: The history of a run with the present settings, which must be those of the saved run.
 
     Raises:
-        OptionError: The settings or the data differ from those of the saved run.
-        CorruptCheckpointError: No checkpoint can be read.
-        ValueError: The model or the optimizer differs from the saved one.
+        OptionError: If the settings or the data differ from those of the saved run.
+        CorruptCheckpointError: If no checkpoint can be read.
+        ValueError: If the model or the optimizer differs from the saved one.
     """
     on_main(partial(_set_aside_damaged, run_dir))
     for newest in list_checkpoints(run_dir)[-1:]:  # before arrays of other shapes are read
@@ -136,7 +136,7 @@ def _read_state(path: Path, like: TrainState) -> tuple[TrainState, History]:
 def _set_aside(path: Path, warning: str) -> None:
     """Renames a checkpoint, so that the run can save that step again."""
     aside = path.with_name(f"corrupt_{path.name}")
-    shutil.rmtree(aside, ignore_errors=True)
-    if path.exists():
+    remove_checkpoint(aside)
+    with suppress(FileNotFoundError):  # the best checkpoint may be missing
         path.rename(aside)
     print(f"warning: {warning}", file=sys.stderr)

@@ -35,7 +35,7 @@ def warmup_cosine(
         A function from the step, int [], to the learning rate, float32 [].
 
     Raises:
-        OptionError: A number is out of range, or the warmup is as long as the training.
+        OptionError: If a number is out of range, or the warmup is as long as the training.
 
     Example:
         >>> rate = warmup_cosine(1e-3, 100, warmup_steps=10)
@@ -81,7 +81,7 @@ def reciprocal_sqrt(learning_rate: float, warmup_steps: int) -> optax.Schedule:
         A function from the step, int [], to the learning rate, float32 [].
 
     Raises:
-        OptionError: A number is out of range.
+        OptionError: If a number is out of range.
 
     Example:
         >>> rate = reciprocal_sqrt(0.05, 1000)
@@ -114,7 +114,7 @@ def linear_warmup(learning_rate: float, warmup_steps: int) -> optax.Schedule:
         A function from the step, int [], to the learning rate, float32 [].
 
     Raises:
-        OptionError: A number is out of range.
+        OptionError: If a number is out of range.
 
     Example:
         >>> rate = linear_warmup(0.1, 4)

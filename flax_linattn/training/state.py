@@ -61,9 +61,9 @@ class LossScale(NamedTuple):
 class TrainState:
     """The whole state of training on the devices.
 
-    The state of several runs has an axis of runs, R, in front of every array but ``done``. The
-    state of a single model has no such axis, so that its parameters can be sharded over devices,
-    and its checkpoints hold the model's own shapes.
+    In the state of several runs every array except ``done`` has a leading axis of R runs. The state
+    of a single model has no such axis, so that its parameters can be sharded over devices, and its
+    checkpoints hold the model's own shapes.
 
     Args:
         step: Number of training steps done, an int32 scalar.

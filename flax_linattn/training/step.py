@@ -71,7 +71,7 @@ def make_train_step(
         max_skipped: Maximum number of updates to skip because they are not finite.
 
     Raises:
-        OptionError: The seed of a run would have more than 32 bits.
+        OptionError: If the seed of a run would have more than 32 bits.
 
     Example:
         >>> def loss_fn(model, batch, dropout_key):
@@ -396,8 +396,8 @@ def map_runs(function: Callable[..., Any], placement: Placement) -> RunsFunction
 
     Each device computes its own runs in groups of ``placement.runs_at_once``; the last group may be
     smaller, which costs the compilation of a second program. By default all runs are one group,
-    except on CPUs: there the arrays of several runs evict each other from the cache, so a group is
-    as large as its largest arrays fit in the cache (``max_runs_in_cache``).
+    except on CPUs: there the arrays of several runs evict each other from the cache, so a group has
+    only as many runs as fit in the cache with their largest arrays (``max_runs_in_cache``).
     """
 
     def map_function(*arrays: Any) -> Any:
@@ -435,8 +435,7 @@ def max_runs_in_cache(function: Callable[..., Any], arrays: Any, runs: int) -> i
     """Maximum number of runs whose largest arrays fit in the cache together, at least 1.
 
     It divides the number of runs, so that all groups have the same size; the cache has
-    ``CPU_CACHE_BYTES``. ``arrays`` have the axis
-    of runs in front.
+    ``CPU_CACHE_BYTES``. ``arrays`` have a leading axis of runs.
     """
     one = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), arrays)
     limit = max(

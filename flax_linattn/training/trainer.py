@@ -59,7 +59,7 @@ class Session:
             on, into ``profile`` in the run folder; a shorter session has no trace.
 
     Raises:
-        OptionError: ``profile_steps`` is negative.
+        OptionError: If ``profile_steps`` is negative.
 
     Example:
         >>> Session("runs/first", resume=True).resume
@@ -93,9 +93,9 @@ class Session:
         process takes it.
 
         Raises:
-            storage.LockedError: Another session holds the folder; names its process.
-            OSError: The lock file cannot be created.
-            LostProcessError: The same, in the other processes of the run.
+            storage.LockedError: If another session holds the folder; the error names its process.
+            OSError: If the lock file cannot be created.
+            LostProcessError: If the lock cannot be taken, in the other processes of the run.
 
         Example:
             >>> import tempfile

@@ -2,7 +2,7 @@
 
 A new mechanism needs nothing here, or one line in ``PARAMETERS`` or, for an argument of tokens, in
 ``GATES`` if it has one of its own that no other mechanism has, and one in ``TOKENS`` if by its
-nature it magnifies rounding where tokens are unfavourable, with the reason. Mechanisms without a
+nature it magnifies rounding where tokens are unfavorable, with the reason. Mechanisms without a
 state (``capabilities.recurrent``) are compared with the reference where others are compared with
 the loop of ``step``.
 """
@@ -67,7 +67,7 @@ TOKENS = {
 }
 """Mean and standard deviation of the queries and keys of some mechanisms; of all others 0 and 1.
 
-By their nature these magnify rounding where tokens are unfavourable. The first three divide by a
+By their nature these magnify rounding where tokens are unfavorable. The first three divide by a
 sum of weights that can nearly vanish, alone or beside the features that it is summed from
 (``tests/ops/mechanisms/test_expressive.py`` bounds that error); the powers that
 ``elementwise_series`` sums cancel where 2 q k is far below 0; ``nystrom`` inverts a matrix whose

@@ -24,7 +24,7 @@ import numpy as np
 
 from flax_linattn import ops
 from flax_linattn.ops.contract.masks import NO_SEGMENT
-from tests.compilation import AS_USERS, optimised
+from tests.compilation import AS_USERS, optimized
 from tests.contract import cases
 from tests.contract.cases import Tokens
 from tests.contract.tolerances import assert_close
@@ -111,15 +111,15 @@ class Program:
     Attributes:
         traced: the function as it is, of JAX arrays.
         compiled: the same under ``jax.jit``.
-        optimise: compile as users do.
+        optimize: compile as users do.
     """
 
-    def __init__(self, function: Callable[..., Result], *, optimise: bool = False) -> None:
-        self.traced, self.optimise = function, optimise
-        self.compiled = jax.jit(function, compiler_options=AS_USERS if optimise else None)
+    def __init__(self, function: Callable[..., Result], *, optimize: bool = False) -> None:
+        self.traced, self.optimize = function, optimize
+        self.compiled = jax.jit(function, compiler_options=AS_USERS if optimize else None)
 
     def __call__(self, tokens: Tokens, *rest: Any) -> Result:
-        how = optimised() if self.optimise else contextlib.nullcontext()
+        how = optimized() if self.optimize else contextlib.nullcontext()
         with how, jax.enable_x64(tokens.k.dtype == np.float64):
             return jax.tree.map(np.asarray, self.compiled(tokens, *rest))
 
@@ -135,7 +135,7 @@ def _pulled(attend: Callable[..., Any], tokens: Tokens, state: Any, weights: Wei
 
 @functools.cache
 def attend(
-    mechanism: ops.Mechanism, is_causal: bool, form: str, *, optimise: bool = False
+    mechanism: ops.Mechanism, is_causal: bool, form: str, *, optimize: bool = False
 ) -> Program:
     """(tokens, state, mask, ids, weights) -> ``attend`` and the gradients of its outputs."""
 
@@ -148,7 +148,7 @@ def attend(
             weights,
         )
 
-    return Program(run, optimise=optimise)
+    return Program(run, optimize=optimize)
 
 
 @functools.cache

@@ -42,7 +42,7 @@ def both(
     dtype: Any,
     outputs: int = LONG,
 ) -> tuple[Result, Result]:
-    """Without mask or states, as most users call it: optimised, and the float64 reference.
+    """Without mask or states, as most users call it: optimized, and the float64 reference.
 
     Gradients are those of the last ``outputs`` positions.
     """
@@ -53,7 +53,7 @@ def both(
         state = cases.make_state(mechanism, LONG, dtype)
     weights = programs.weigh(np.empty(tokens.v.shape, dtype), state)
     weights.y[:, : LONG - outputs] = 0
-    run = programs.attend(mechanism, is_causal, form, optimise=True)
+    run = programs.attend(mechanism, is_causal, form, optimize=True)
     # Only outputs count: the reference knows of no state.
     got = run(tokens, None, None, None, weights.silent._replace(y=weights.y))
     exact = cases.rounded(tokens, np.float64)
@@ -129,7 +129,7 @@ def per_term(gradient: Tokens) -> Tokens:
 
 @pytest.mark.parametrize(
     ("mechanism", "is_causal", "form", "scores"),
-    [  # neighbours share their program, wherever tests are handed to several processes
+    [  # neighbors share their program, wherever tests are handed to several processes
         pytest.param(*case.values, scores, id=f"{case.id}-{scores}", marks=case.marks)
         for case in CASES
         for scores in ("normal", "large")
@@ -179,7 +179,7 @@ SIZES += [(size**0.5, size**0.5) for size in (1e10, 1e20, 1e30)]
 def test_enormous_scores_are_finite(mechanism: ops.Mechanism, is_causal: bool, form: str) -> None:
     """Outputs, states and gradients, by the program of ``test_float32_is_the_reference``."""
     mechanism = in_tiles(mechanism)
-    run = programs.attend(mechanism, is_causal, form, optimise=True)
+    run = programs.attend(mechanism, is_causal, form, optimize=True)
     tokens = cases.rounded(cases.make_numbers(mechanism, LONG), np.float32)
     state = None
     if mechanism.capabilities.recurrent:

@@ -29,15 +29,15 @@ def test_gates_of_a_figure_are_those_of_a_layer_before_training() -> None:
 
 
 def test_negative_weights_have_a_symmetric_scale() -> None:
-    norm, _, colours = weights.scale([np.array([[0.5, -0.25], [np.nan, 1.0]])])
-    assert norm.vmin == -norm.vmax and colours == "RdBu_r"
+    norm, _, colors = weights.scale([np.array([[0.5, -0.25], [np.nan, 1.0]])])
+    assert norm.vmin == -norm.vmax and colors == "RdBu_r"
 
 
 @pytest.mark.slow
 def test_series_come_near_as_their_order_grows() -> None:
     with jax.enable_x64(True):
         q, k, v = taylor.sources()["speech"]
-        errors = [taylor.errors(q, k, v, 0.5, order)["output"] for order in taylor.COLOURS]
+        errors = [taylor.errors(q, k, v, 0.5, order)["output"] for order in taylor.COLORS]
     assert errors == sorted(errors, reverse=True) and errors[0] < 0.1
 
 

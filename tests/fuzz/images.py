@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from flax_linattn.data.errors import DataFormatError
-from flax_linattn.data.images import LabelledImages, load_images
+from flax_linattn.data.images import LabeledImages, load_images
 from tests.data.images import samples
 from tests.data.images.test_load_images import packed
 from tests.fuzz.damage import corrupted
@@ -62,7 +62,7 @@ class Images(Subject):
         return super().refusal(error, case)
 
 
-def check_valid(pair: tuple[LabelledImages, LabelledImages]) -> None:
+def check_valid(pair: tuple[LabeledImages, LabeledImages]) -> None:
     train, test = pair
     assert train.classes == test.classes and train.image_shape == test.image_shape
     assert train.num_examples and test.num_examples

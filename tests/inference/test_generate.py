@@ -171,6 +171,8 @@ def test_a_model_without_room_is_refused():
         inference.generate(model, PROMPT[:, -1:], 5, state=state)
     ended = jax.jit(lambda state: inference.generate(model, PROMPT[:, -1:], 5, state=state))(state)
     assert ended.lengths.tolist() == [2] * 4
+    assert inference.has_overflowed(ended.state).all()
+    assert not inference.has_overflowed(state).any()
 
 
 def test_wrong_arguments_are_refused():

@@ -9,11 +9,20 @@ import pytest
 from flax import nnx
 from hypothesis import given
 from hypothesis import strategies as st
+from jax.experimental import checkify
 
 from flax_linattn import inference, models
 from flax_linattn.checks import OptionError
 from tests.contract.tolerances import assert_close, assert_same_bits
-from tests.inference.cases import CHANNELS, STREAMING, backbone, classifier, make_classifier, take
+from tests.inference.cases import (
+    CHANNELS,
+    STREAMING,
+    TOKENS,
+    backbone,
+    classifier,
+    make_classifier,
+    take,
+)
 from tests.nn.cases import call, normal
 
 
@@ -357,3 +366,27 @@ def test_a_state_of_constant_size_has_no_end():
     stream = inference.Stream(classifier("aaren"), max_length=2)
     for _ in range(4):
         assert np.isfinite(stream.step(jnp.ones((1, CHANNELS)))).all()
+
+
+def test_full_caches_and_unknown_tokens_under_jit():
+    """A caller reads which rows are full; checkify reports both."""
+    model = models.LanguageModel(
+        TOKENS, features=8, num_layers=2, num_heads=2, mechanism=("aaren", "softmax"),
+        rngs=nnx.Rngs(0),
+    )  # fmt: skip
+    graph, params = nnx.split(model)
+
+    @functools.partial(checkify.checkify, errors=checkify.nan_checks)
+    @jax.jit
+    def step(params, x, state, mask):
+        y, state = nnx.merge(graph, params).step(x, state, mask=mask)
+        return y, state, inference.has_overflowed(state)
+
+    state, x = model.init_state(2, 1), jnp.array([1, 2])
+    for mask, full in ([True, True], [False, False]), ([True, False], [True, False]):
+        error, (y, state, overflowed) = step(params, x, state, jnp.array(mask))
+        assert overflowed.tolist() == jnp.isnan(y).any(axis=1).tolist() == full
+        assert (error.get() is None) == (not any(full))
+    assert "nan generated" in error.get()
+    error, (y, _, _) = step(params, x + TOKENS, model.init_state(2, 1), jnp.array([True, True]))
+    assert "nan generated" in error.get() and jnp.isnan(y).all()

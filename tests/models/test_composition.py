@@ -57,7 +57,7 @@ def test_what_rotary_layers_refuse():
         layer(jnp.ones((1, 2, 8)), is_causal=True, state=layer.init_state(1, 4))
     with pytest.raises(ValueError, match="for cross-attention"):
         layer(jnp.ones((1, 2, 8)), jnp.ones((1, 3, 8)))
-    with pytest.raises(ValueError, match="even number of channels, got 3"):
+    with pytest.raises(ValueError, match="even number of rotated channels, got 3 of 3"):
         nn.RotaryPosition()(jnp.ones((1, 1, 3)), jnp.zeros(1, jnp.int32))
 
 
@@ -162,7 +162,7 @@ def test_dtypes_by_name_and_by_value_are_one():
 
 
 @pytest.mark.parametrize("name", ["classifier", "forecaster", "decoder", "language"])
-def test_partitioned_initialisers_reach_every_kernel(name):
+def test_partitioned_initializers_reach_every_kernel(name):
     """``nnx.with_partitioning`` on a layer's kernels, as in Flax."""
     init = nnx.with_partitioning(nnx.initializers.lecun_normal(), ("rows", "columns"))
     parameters = {"kernel_init": init, "param_dtype": jnp.bfloat16}
@@ -183,7 +183,7 @@ def test_partitioned_initialisers_reach_every_kernel(name):
     assert {variable[...].dtype for _, variable in variables} == {jnp.dtype(jnp.bfloat16)}
 
 
-def test_out_initialisers_are_of_the_way_back():
+def test_out_initializers_are_of_the_way_back():
     zeros = nnx.initializers.zeros
     block = nn.TransformerBlock(8, 2, out_kernel_init=zeros, out_bias_init=zeros, norm="pre",
                                 rngs=nnx.Rngs(0))  # fmt: skip

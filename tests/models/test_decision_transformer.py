@@ -94,7 +94,7 @@ def test_it_is_the_published_equation():
 @slow
 @pytest.mark.parametrize("heads", [1, 4])
 def test_it_is_the_published_equation_in_float64(heads):
-    """What the head reads, as the head itself answers in float32; the fast test is above."""
+    """And steps; the fast test is above."""
     with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
         model = models.DecisionTransformer(
             SEEN, DONE, max_length=LENGTH, layers=TINY, mechanism="softmax", num_heads=heads,
@@ -104,14 +104,13 @@ def test_it_is_the_published_equation_in_float64(heads):
         tokens = jax.jit(lambda x: model.embedding(x))(x).reshape(2, 3 * LENGTH, -1)
         mask = jnp.ones((2, 3 * LENGTH), bool).at[:, 0].set(False)
         h = jax.jit(lambda tokens: model.backbone(tokens, mask=mask))(tokens)[:, 2::3]
-        assert h.dtype == jnp.float64
         got = np.tanh(affine(model.head, h))
         want = np.stack([published(model, *parts_of(np.asarray(row))) for row in x])
         assert_close(got, want, "float64")
         actions = jax.jit(lambda x: model(x))(x)
         streamed, _ = run_steps(model, x, model.init_state(2, dtype=jnp.float64))
-        assert actions.dtype == streamed.dtype == np.float32
-        assert_close((np.asarray(actions), streamed), (want, want), "float32")
+        assert h.dtype == actions.dtype == streamed.dtype == np.float64
+        assert_close((np.asarray(actions), streamed), (want, want), "float64")
 
 
 def test_an_action_that_is_not_known_is_no_token():

@@ -121,6 +121,20 @@ def test_the_heads_are_their_equation():
     assert_close(got, want, "float32")
 
 
+def test_outputs_of_float64_parameters_are_float64():
+    """As events of float32 are; distributions keep the dtype."""
+    with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
+        model = models.EventForecaster(
+            MARKS, features=8, num_layers=1, num_heads=2, periods=(3.0, 4.0),
+            param_dtype=jnp.float64,
+            rngs=nnx.Rngs(0),
+        )  # fmt: skip
+        for dtype in (jnp.float32, jnp.float64):
+            x = jax.ShapeDtypeStruct(events().shape, dtype)
+            y = jax.eval_shape(lambda x: model.next_event(model(x)), x)
+            assert {leaf.dtype for leaf in jax.tree.leaves(y)} == {jnp.dtype("float64")}
+
+
 def test_a_spread_is_a_unit_of_logarithms():
     """Logs of gaps that are twice as far apart are told alike, and so is what follows."""
     one, two = forecaster(), forecaster(spread=3.0)

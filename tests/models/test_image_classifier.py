@@ -98,7 +98,7 @@ def test_logits_are_float32(embedding, dtype):
     assert_close(y, call(exact, x), dtype)
 
 
-def test_channels_and_grey_images():
+def test_channels_and_gray_images():
     model = make(in_channels=1)
     assert call(model, normal(3, 2, *SIZE, 1)).shape == (2, CLASSES)
     with pytest.raises(ValueError, match=r"expected images \[B, 8, 12, 1\], got \(2, 8, 12, 3\)"):

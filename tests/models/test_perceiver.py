@@ -89,7 +89,7 @@ REFUSED = [
         {"mechanism": "gated_linear"},
         "since latents have no order, but 'gated_linear' is causal only",
     ),
-    ({"colour": 1}, "colour"),
+    ({"color": 1}, "color"),
 ]
 
 

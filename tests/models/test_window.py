@@ -170,7 +170,7 @@ def test_layers_with_weights_of_each_position_do_not_step_alone():
         backbone.init_state(2)
 
 
-def test_initialisers_reach_the_projections_of_positions():
+def test_initializers_reach_the_projections_of_positions():
     init = nnx.initializers.variance_scaling(0.01, "fan_in", "normal")
     model = models.WindowModel(16, 64, kernel_init=init, rngs=nnx.Rngs(0))
     attention = model.backbone.blocks[0].attention

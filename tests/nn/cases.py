@@ -15,6 +15,7 @@ import pytest
 from flax import nnx
 
 from flax_linattn import nn, ops
+from flax_linattn.ops.contract.masks import find_segments
 
 WIDTH, HEADS = 6, 2
 """Of the attention layers."""
@@ -174,17 +175,33 @@ def pulled(module: nnx.Module, x: Any, weights: Any, **options: Any) -> Pulled:
     return jax.tree.map(np.asarray, _pulled(*nnx.split(module), x, weights, **options))
 
 
+def positions(
+    module: Any, mask: np.ndarray, ids: np.ndarray | None = None, start: int = 0
+) -> dict[str, Any]:
+    """The argument ``positions`` of a layer that has them, after ``start`` earlier tokens."""
+    if not isinstance(module, (nn.Attention, nn.TransformerBlock)):
+        return {}  # models count positions themselves
+    if getattr(module, "attention", module).position is None:
+        return {}
+    mask = jnp.asarray(mask)
+    segments = None if ids is None else find_segments(jnp.asarray(ids), mask)
+    offset = jnp.full(len(mask), start, jnp.int32)
+    return {"positions": np.asarray(nn.token_positions(mask, segments, offset)[0])}
+
+
 @functools.partial(jax.jit, static_argnums=0)
-def _step(graph: Any, variables: Any, x: Any, state: Any, mask: Any) -> Any:
-    return nnx.merge(graph, variables).step(x, state, mask=mask)
+def _step(graph: Any, variables: Any, x: Any, state: Any, **options: Any) -> Any:
+    return nnx.merge(graph, variables).step(x, state, **options)
 
 
 def run_steps(module: Any, x: Any, state: Any, mask: Any = None) -> tuple[np.ndarray, Any]:
     """The recurrent network, one token after the other: outputs [B, T, ...] and the last state."""
     graph, variables = nnx.split(module)
     x, mask = np.asarray(x), None if mask is None else np.asarray(mask)
+    each = {"mask": mask} | positions(module, np.ones(x.shape[:2], bool) if mask is None else mask)
     outputs = []
     for t in range(x.shape[1]):
-        y, state = _step(graph, variables, x[:, t], state, None if mask is None else mask[:, t])
+        options = {name: None if a is None else a[:, t] for name, a in each.items()}
+        y, state = _step(graph, variables, x[:, t], state, **options)
         outputs.append(np.asarray(y))
     return np.stack(outputs, axis=1), state

@@ -6,11 +6,10 @@ A layer is ``nn.Attention`` or ``nn.TransformerBlock`` of ``WIDTH`` features.
 import jax.numpy as jnp
 import numpy as np
 
-from flax_linattn import ops
+from flax_linattn import nn, ops
 from flax_linattn.ops.contract.masks import NO_SEGMENT
-from tests.contract.cases import unpacked
 from tests.contract.tolerances import assert_close, assert_same_bits
-from tests.nn.cases import LAYOUTS, WIDTH, at_real, normal, padded, pulled, run_steps
+from tests.nn.cases import LAYOUTS, WIDTH, at_real, normal, padded, positions, pulled, run_steps
 
 ROWS, LENGTH = LAYOUTS.shape
 EVERYWHERE = np.ones((ROWS, LENGTH), bool)
@@ -19,19 +18,43 @@ WEIGHTS = normal(1, ROWS, LENGTH, WIDTH)
 """Of the sum of outputs whose gradients are taken."""
 
 
-def run(layer, x, mask=EVERYWHERE, ids=ONE_SEGMENT, state=None, weights=WEIGHTS):
+def run(layer, x, mask=EVERYWHERE, ids=ONE_SEGMENT, state=None, weights=WEIGHTS, start=0):
     """The causal program that all checks of a streaming mechanism share."""
+    places = positions(layer, mask, ids, start)
     if capabilities(layer).packed:
-        start = np.full(ROWS, NO_SEGMENT, np.int32)
-        state = ops.PackedState(begin(layer), start) if state is None else state
+        state = with_id(begin(layer)) if state is None else state
     else:
         state, ids = begin(layer) if state is None else state, None
-    how = {"mask": mask, "segment_ids": ids, "state": state}
+    how = {"mask": mask, "segment_ids": ids, "state": state} | places
     return pulled(layer, x, weights, is_causal=True, return_state=True, **how)
+
+
+def with_id(state):
+    """A state before any packed segment."""
+    if isinstance(state, nn.ShortConvState):
+        return state._replace(attention=with_id(state.attention))
+    return ops.PackedState(state, np.full(ROWS, NO_SEGMENT, np.int32))
+
+
+def unpacked(state):
+    if isinstance(state, nn.ShortConvState):
+        return state._replace(attention=unpacked(state.attention))
+    return state.state if isinstance(state, ops.PackedState) else state
 
 
 def begin(layer):
     return layer.init_state(ROWS, 2 * LENGTH)
+
+
+def streams_and_packs(layer):
+    """All checks of a layer that streams."""
+    x = normal(2, ROWS, LENGTH, WIDTH)
+    whole = run(layer, x)
+    is_the_loop_of_steps(layer, x, whole)
+    goes_on_from_any_split(layer, x, whole)
+    packed_is_separate(layer, x)
+    future_changes_no_bit_of_the_past(layer, x, whole)
+    return whole, padding_changes_nothing(layer)
 
 
 def capabilities(layer):
@@ -54,7 +77,7 @@ def goes_on_from_any_split(layer, x, whole):
     for split in (1, 4):
         first = np.tile(np.arange(LENGTH) < split, (ROWS, 1))
         head = run(layer, x, first)
-        tail = run(layer, x, ~first, state=head.state)
+        tail = run(layer, x, ~first, state=head.state, start=split)
         assert_close(head.y[:, :split], whole.y[:, :split], "float32")
         assert_close(tail.y[:, split:], whole.y[:, split:], "float32")
 

@@ -74,13 +74,7 @@ def test_gelu_is_the_exact_one():
 def test_block_streams(mechanism, norm):
     """As the loop of steps, in parts, packed, and with padding anywhere."""
     block = make_block(mechanism, norm=norm)
-    x = normal(2, checks.ROWS, checks.LENGTH, WIDTH)
-    whole = checks.run(block, x)
-    checks.is_the_loop_of_steps(block, x, whole)
-    checks.goes_on_from_any_split(block, x, whole)
-    checks.packed_is_separate(block, x)
-    checks.future_changes_no_bit_of_the_past(block, x, whole)
-    checks.padding_changes_nothing(block)
+    checks.streams_and_packs(block)
 
 
 def test_dropout_only_with_a_key():

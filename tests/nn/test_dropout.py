@@ -36,7 +36,7 @@ def test_with_thirteen_rounds_it_gives_the_known_answers(
 
 
 def test_bits_are_even_and_independent() -> None:
-    """Of each of 32 bits, of neighbours in each direction, and of two keys."""
+    """Of each of 32 bits, of neighbors in each direction, and of two keys."""
     bits = np.asarray(random_bits(jax.random.key(1), (40, 50, 64)))
     assert len(np.unique(bits)) > bits.size - 10
     assert bits.shape == (40, 50, 64)

@@ -34,7 +34,7 @@ def test_dtypes_are_those_of_linear():
     assert layer(jnp.ones((POSITIONS, IN))).dtype == jnp.bfloat16
 
 
-def test_an_initialiser_may_carry_a_sharding():
+def test_an_initializer_may_carry_a_sharding():
     init = nnx.with_partitioning(nnx.initializers.lecun_normal(), ("in", "out"))
     axes = (AxisType.Auto,) * 2
     with jax.set_mesh(jax.make_mesh((1, 1), ("in", "out"), axis_types=axes)):

@@ -22,15 +22,10 @@ def test_every_mechanism_is_here():
 @pytest.mark.parametrize("mechanism", ALL_FAST)
 def test_layer(mechanism):
     layer = attention(mechanism)
-    x = normal(2, checks.ROWS, checks.LENGTH, WIDTH)
     if layer.mechanism.capabilities.recurrent:
-        whole = checks.run(layer, x)
-        checks.is_the_loop_of_steps(layer, x, whole)
-        checks.goes_on_from_any_split(layer, x, whole)
-        checks.packed_is_separate(layer, x)
-        checks.future_changes_no_bit_of_the_past(layer, x, whole)
-        with_padding = checks.padding_changes_nothing(layer)
+        whole, with_padding = checks.streams_and_packs(layer)
     else:
+        x = normal(2, checks.ROWS, checks.LENGTH, WIDTH)
         whole = pulled(layer, x, checks.WEIGHTS, mask=checks.EVERYWHERE)
         with_padding = padding_changes_nothing(layer)
         assert all(gradient.any() for gradient in jax.tree.leaves(whole.params))

@@ -129,3 +129,72 @@ def test_learned_positions_beyond_the_table_are_nan():
     got = np.asarray(position(jnp.array([4, 5, 100])))
     assert np.isfinite(got[0]).all()
     assert np.isnan(got[1:]).all()
+
+
+def hugging_face(rope_type, d, base, factor, context=None, slow=1.0, fast=None, scale=None):
+    """Frequencies and magnitude as ``modeling_rope_utils`` of transformers defines them."""
+    frequency = [base ** (-2.0 * i / d) for i in range(d // 2)]
+    if rope_type == "linear":
+        return [f / factor for f in frequency], 1.0
+    if rope_type == "ntk":
+        return [(base * factor ** (d / (d - 2))) ** (-2.0 * i / d) for i in range(d // 2)], 1.0
+    if rope_type == "llama3":
+
+        def llama(f):
+            wavelength = 2 * np.pi / f
+            if wavelength < context / fast:
+                return f
+            if wavelength > context / slow:
+                return f / factor
+            smooth = (context / wavelength - slow) / (fast - slow)
+            return (1 - smooth) * f / factor + smooth * f
+
+        return [llama(f) for f in frequency], 1.0
+
+    def pair(turns):
+        return d * np.log(context / (turns * 2 * np.pi)) / (2 * np.log(base))
+
+    low, high = max(np.floor(pair(fast)), 0), min(np.ceil(pair(slow)), d - 1)
+    ramp = [min(max((i - low) / (high - low), 0.0), 1.0) for i in range(d // 2)]
+    scaled = [f / factor * r + f * (1 - r) for f, r in zip(frequency, ramp, strict=True)]
+    return scaled, 0.1 * np.log(factor) + 1.0 if scale is None else scale
+
+
+CONTEXT = "original_max_position_embeddings"
+SCALINGS = {
+    "linear": ({}, {}),
+    "ntk": ({}, {}),
+    "yarn": ({CONTEXT: 4096}, {"context": 4096, "fast": 32.0}),
+    "yarn-beta": (
+        {CONTEXT: 2048, "beta_fast": 16.0, "beta_slow": 2.0, "attention_factor": 0.75},
+        {"context": 2048, "slow": 2.0, "fast": 16.0, "scale": 0.75},
+    ),
+    "llama3": (
+        {CONTEXT: 8192, "low_freq_factor": 1.0, "high_freq_factor": 4.0},
+        {"context": 8192, "fast": 4.0},
+    ),
+}
+
+
+@pytest.mark.parametrize("fraction", [1.0, 0.5])
+@pytest.mark.parametrize("name", SCALINGS)
+def test_rotary_is_the_formula_of_hugging_face(name, fraction):
+    """x cos + rotate_half(x) sin of the first channels, in float64; the others stay."""
+    options, formula = SCALINGS[name]
+    kind, base, factor, channels = name.partition("-")[0], 500_000.0, 8.0, 64
+    d = int(channels * fraction)
+    frequency, magnitude = hugging_face(kind, d, base, factor, **formula)
+    rotate = nn.RotaryPosition(base, fraction, nn.RotaryScaling(kind, factor, **options))
+    positions = np.array([0, 1, 17, 5000, 60_000])
+    x = np.random.default_rng(0).normal(size=(5, 2, channels))
+    angle = np.concatenate([positions[:, None, None] * np.array(frequency)] * 2, axis=-1)
+    turned = x[..., :d]
+    half = np.concatenate([-turned[..., d // 2 :], turned[..., : d // 2]], axis=-1)
+    want = np.concatenate(
+        [magnitude * (turned * np.cos(angle) + half * np.sin(angle)), x[..., d:]], axis=-1
+    )
+    got = rotate(jnp.asarray(x, jnp.float32), jnp.asarray(positions))
+    np.testing.assert_allclose(got, want, rtol=0, atol=5e-4)
+    plain = nn.RotaryPosition(base, fraction)(jnp.asarray(x, jnp.float32), jnp.asarray(positions))
+    assert np.abs(plain - want).max() > 0.1
+    assert rotate(jnp.asarray(x, jnp.bfloat16), jnp.asarray(positions)).dtype == jnp.bfloat16

@@ -27,7 +27,7 @@ DEEP = "[" * 100_000
 
 
 def untrained_run(name: str, **options: Any) -> Run:
-    """A run as ``load_run`` gives it, with parameters as they were initialised."""
+    """A run as ``load_run`` gives it, with parameters as they were initialized."""
     task = tasks.get_task(name)
     config = task.Config.of(**SIZES, **OPTIONS[name], **options)
     data_spec = task.describe(task.load(config), config)

@@ -69,9 +69,9 @@ class TestVerdict:
         assert MSE.verdict(values) == sentence
 
     def test_larger_may_be_better(self):
-        accuracy = Baselines("accuracy", ("nearest_neighbour",), larger_is_better=True)
-        values = {"test_accuracy": 0.24, "nearest_neighbour_accuracy": 0.332}
-        sentence = "the nearest neighbour baseline is better: accuracy 0.332, this model 0.24"
+        accuracy = Baselines("accuracy", ("nearest_neighbor",), larger_is_better=True)
+        values = {"test_accuracy": 0.24, "nearest_neighbor_accuracy": 0.332}
+        sentence = "the nearest neighbor baseline is better: accuracy 0.332, this model 0.24"
         assert accuracy.verdict(values) == sentence
 
     def test_a_baseline_fitted_to_a_subset_reports_its_size(self):
@@ -146,8 +146,8 @@ class TestClassifiers:
         x = rng.normal(size=(24, features)) + labels[:, None] * np.linspace(0, 1, features)
         new = rng.normal(size=(50, features)) + 1
         targets = np.where(labels[:, None] == np.arange(3), 1.0, -1.0)
-        centred = x - x.mean(axis=0)
-        unit = np.sum(np.square(centred)) / min(24, features)
+        centered = x - x.mean(axis=0)
+        unit = np.sum(np.square(centered)) / min(24, features)
         # At most as many eigenvalues as examples less one are not 0.
         errors = [left_out(x, targets, s * unit) for s in baselines.RIDGE_STRENGTHS]
         best = unit * baselines.RIDGE_STRENGTHS[np.argmin(errors)]
@@ -158,23 +158,23 @@ class TestClassifiers:
     def test_errors_left_out_at_once_are_those_one_by_one(self):
         rng = np.random.default_rng(0)
         x, targets = rng.normal(size=(15, 4)), rng.normal(size=(15, 2))
-        centred = x - x.mean(axis=0)
-        values, right = np.linalg.eigh(centred.T @ centred)
-        vectors = centred @ right / np.sqrt(values)
+        centered = x - x.mean(axis=0)
+        values, right = np.linalg.eigh(centered.T @ centered)
+        vectors = centered @ right / np.sqrt(values)
         for strength in (0.01, 1.0, 100.0):
             found = baselines._leave_one_out_error(
                 values, vectors, targets - targets.mean(axis=0), strength
             )
             assert found == pytest.approx(left_out(x, targets, strength), rel=1e-9)
 
-    def test_the_nearest_neighbour_is_the_nearest(self):
+    def test_the_nearest_neighbor_is_the_nearest(self):
         rng = np.random.default_rng(1)
         x, new = rng.normal(size=(2, 33, 5)).astype(np.float32)
         labels = np.arange(33, dtype=np.int32)
         distances = np.linalg.norm(new[:, None] - x[None], axis=-1)
-        found = baselines.nearest_neighbour(x, labels, new)
+        found = baselines.nearest_neighbor(x, labels, new)
         np.testing.assert_array_equal(found, distances.argmin(axis=1))
-        np.testing.assert_array_equal(baselines.nearest_neighbour(x, labels, x), labels)
+        np.testing.assert_array_equal(baselines.nearest_neighbor(x, labels, x), labels)
 
     def test_features_that_never_change_leave_the_most_frequent_class(self):
         labels = np.array([4, 2, 4], np.int32)
@@ -192,7 +192,7 @@ def vectors(lengths, num_steps, seed=0):
 def test_test_sequences_may_be_longer_and_labels_come_in_their_order():
     train, test = vectors([3, 4, 5, 4] * 5, 5), vectors([3, 6, 4, 3, 5], 6)
     found = baselines.predict_vectors(train, test)
-    assert found["nearest_neighbour"].labels.tolist() == [1, 1, 0, 1, 1]
+    assert found["nearest_neighbor"].labels.tolist() == [1, 1, 0, 1, 1]
     assert all(len(of.labels) == 5 and of.num_fitted == 20 for of in found.values())
 
 
@@ -201,7 +201,7 @@ def test_of_many_examples_some_are_learned_from(monkeypatch):
     # Two test sequences of 10 numbers; 10 * 10 a row.
     monkeypatch.setattr(baselines, "MAX_PRODUCTS", 400)
     found = baselines.predict_vectors(train, test)
-    assert [found[name].num_fitted for name in ("nearest_neighbour", "ridge")] == [20, 4]
+    assert [found[name].num_fitted for name in ("nearest_neighbor", "ridge")] == [20, 4]
     monkeypatch.setattr(baselines, "MAX_GRAM_ROWS", 6)  # below the features, 10
     assert baselines.max_ridge_examples(10) == 6
     monkeypatch.setattr(baselines, "MAX_RIDGE_NUMBERS", 50)
@@ -215,7 +215,7 @@ def test_a_ridge_of_fewer_than_two_examples_a_class_is_none(kept, there, monkeyp
     """Of sequences of 10 numbers and two classes; all that there are is enough, however few."""
     monkeypatch.setattr(baselines, "MAX_RIDGE_NUMBERS", kept)
     found = baselines.predict_vectors(vectors([3, 4] * 50, 5), vectors([3, 4], 5))
-    assert ("ridge" in found) == there and "nearest_neighbour" in found
+    assert ("ridge" in found) == there and "nearest_neighbor" in found
     note = "note: the ridge baseline is skipped, because it could be fitted on 3 of 100 sequences"
     assert capsys.readouterr().err.startswith(note) != there
     found = baselines.predict_vectors(vectors([3, 4, 3], 5), vectors([3, 4], 5))
@@ -225,7 +225,7 @@ def test_a_ridge_of_fewer_than_two_examples_a_class_is_none(kept, there, monkeyp
 def test_distances_of_all_pairs_are_never_kept():
     many = np.arange(20_000, dtype=np.float32)[:, None]
     tracemalloc.start()
-    found = baselines.nearest_neighbour(many, np.arange(len(many)), many[::14] + 0.2)
+    found = baselines.nearest_neighbor(many, np.arange(len(many)), many[::14] + 0.2)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     np.testing.assert_array_equal(found, np.arange(len(many))[::14])
@@ -241,9 +241,9 @@ def test_every_sequence_of_the_training_file_counts():
     labels, truth = (part.labels for part in run.data.files)
     squares = np.sum(np.square(x), axis=1)
     nearest = labels[np.argmin(squares - 2 * new @ x.T, axis=1)]
-    assert report["nearest_neighbour_learned_from"] == report["ridge_learned_from"] == 270
+    assert report["nearest_neighbor_learned_from"] == report["ridge_learned_from"] == 270
     assert report["num_train"] == 270
-    assert report["nearest_neighbour_accuracy"] == pytest.approx(np.mean(nearest == truth))
+    assert report["nearest_neighbor_accuracy"] == pytest.approx(np.mean(nearest == truth))
     assert report["ridge_accuracy"] > 0.97
     assert report["constant_accuracy"] == pytest.approx(88 / 370)
     assert report["constant_balanced_accuracy"] == pytest.approx(1 / 9)

@@ -644,8 +644,8 @@ def test_options_and_formats_of_another_version(run_dir, copied, capsys):
             f"has the format {number}, but this version reads format 2; use the version that made"
             in told
         )
-    path.write_text(json.dumps({**config, "colour": "red"}))
-    assert "'colour'" in fail(capsys, "evaluate", str(copied))
+    path.write_text(json.dumps({**config, "color": "red"}))
+    assert "'color'" in fail(capsys, "evaluate", str(copied))
     path.write_text(json.dumps({**config, "task": "tides"}))
     assert "is a run of the unknown task 'tides'; expected one of" in fail(
         capsys, "evaluate", str(copied)

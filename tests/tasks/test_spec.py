@@ -61,7 +61,7 @@ def test_a_spec_comes_back_from_json():
     ("changes", "message"),
     [
         ({"sizes": ...}, "the field sizes is missing"),
-        ({"colour": 1}, "unknown field 'colour'; expected one of sizes, scale, parts, checksum"),
+        ({"color": 1}, "unknown field 'color'; expected one of sizes, scale, parts, checksum"),
         ({"sizes": "34"}, "sizes must be a list, each an integer, got '34'"),
         ({"sizes": [3, 0.5]}, "sizes must be a list, each an integer"),
         ({"scale": {"mean": [0.1]}}, "the field std is missing"),

@@ -1,5 +1,6 @@
 """Retention, damage, and models that do not match."""
 
+import os
 import re
 import shutil
 from pathlib import Path
@@ -20,7 +21,7 @@ from flax_linattn.training import (
     load_checkpoint,
 )
 from tests.power_loss import PowerLoss
-from tests.training.problem import Net, bits, fingerprint, make_batches, signal_at, train
+from tests.training.problem import Net, Source, bits, fingerprint, make_batches, signal_at, train
 
 
 @pytest.fixture(scope="module")
@@ -59,6 +60,10 @@ def change_progress(path):
     file.write_text(file.read_text().replace('"bad_epochs": 0', '"bad_epochs": 1'))
 
 
+def grow_progress(path):
+    os.truncate(path / "progress.json", 10**11)  # a sparse file: more than the memory
+
+
 def garble_largest(path):
     file = max(
         (path / "arrays" / "training").rglob("*"), key=lambda p: p.stat().st_size * p.is_file()
@@ -74,7 +79,15 @@ def empty_all(path):
             file.write_bytes(b"")
 
 
-DAMAGES = [remove_folder, remove_progress, cut_progress, change_progress, garble_largest, empty_all]
+DAMAGES = [
+    remove_folder,
+    remove_progress,
+    cut_progress,
+    change_progress,
+    grow_progress,
+    garble_largest,
+    empty_all,
+]
 
 
 @pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
@@ -89,6 +102,30 @@ def test_falls_back_to_the_one_before(run_dir, finished, capfd, damage):
     assert str(newest) in warning
     assert "Falling back to step_000000010_epoch_00002" in warning
     assert newest.with_name(f"corrupt_{newest.name}").is_dir()
+
+
+OBSTACLES = {
+    "file": Path.touch,
+    "pipe": os.mkfifo,
+    "broken link": lambda path: path.symlink_to("nowhere"),
+}
+
+
+@pytest.mark.parametrize("obstruct", OBSTACLES.values(), ids=OBSTACLES)
+def test_replaces_files_with_the_name_of_a_checkpoint(run_dir, obstruct):
+    """Files and links are replaced that have the name of a new or a damaged checkpoint."""
+    newest = list_checkpoints(run_dir)[-1].path
+    remove_progress(newest)
+    obstruct(newest.with_name(f"corrupt_{newest.name}"))
+    following = newest.with_name("step_000000020_epoch_00004")
+
+    def obstruct_following(step, batch):
+        if step == 16:  # once the run has begun, which sets aside what it cannot read
+            obstruct(following)
+
+    train(run_dir, resume=True, epochs=4, train=Source(make_batches(), obstruct_following))
+    assert newest.with_name(f"corrupt_{newest.name}").is_dir()
+    assert (following / "progress.json").is_file() and not following.is_symlink()
 
 
 @pytest.mark.slow

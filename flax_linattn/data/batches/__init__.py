@@ -1,1 +1,1 @@
-"""Batches as a pure function of the step: of arrays, generators and users' own data sets."""
+"""Batches as a pure function of the step: from arrays, generators and your own data sets."""

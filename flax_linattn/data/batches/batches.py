@@ -14,18 +14,18 @@ ALL_ROWS = slice(None)
 
 
 class ExampleBatches(abc.ABC):
-    """What all batches of single examples share; every example comes exactly once in an epoch.
+    """Base class of batches of examples; an epoch contains every example exactly once.
 
-    The batch of a step depends on nothing but the examples, the options and the step: the position
-    in the data is the step itself, and there is no state to save. No example is dropped: a batch
-    for which too few are left is filled up with copies of its row 0, and the ``weight`` of a row
-    tells a real example (1) from filler (0).
+    The batch of a step depends only on the examples, the options and the step: the position in the
+    data is the step itself, and there is no state to save. No example is dropped: the last batch of
+    an epoch is filled up with copies of its row 0, and ``weight`` marks real examples (1) and
+    filler (0).
 
     Args:
-        num_examples: Number N of examples.
+        num_examples: Total number N of examples.
         batch_size: Number B of examples of a batch; it may exceed N.
-        seed: Each epoch has its own order, drawn from the seed and the epoch; None keeps that of
-            the examples.
+        seed: Random seed; each epoch has its own order, sampled from the seed and the epoch. None
+            keeps the order of the examples.
 
     Raises:
         ValueError: If a number is out of range.
@@ -74,12 +74,12 @@ class ExampleBatches(abc.ABC):
 
     @property
     def order(self) -> NDArray[np.int64]:
-        """The examples as the batches of the first epoch have them, int64 ``[N]``."""
+        """Indices of the examples in the order of the first epoch, int64 ``[N]``."""
         plan = self._plan(0)
         return plan[plan >= 0]
 
     def _plan(self, epoch: int) -> NDArray[np.int64]:
-        """The examples of each batch, ``[len(self), B]``; -1 = filler, never in front."""
+        """Examples of each batch, ``[len(self), B]``; -1 marks filler, which comes last."""
         return _in_rows(self._order(self._epoch_rng(epoch)), self.batch_size)
 
     def _epoch_rng(self, epoch: int) -> np.random.Generator | None:
@@ -94,7 +94,7 @@ class ExampleBatches(abc.ABC):
 
 
 class Batches(ExampleBatches):
-    """Batches of aligned arrays; every example comes exactly once in an epoch.
+    """Batches of aligned arrays; an epoch contains every example exactly once.
 
     See ``ExampleBatches``: the position in the data is the step itself, and the last batch of an
     epoch is filled up with rows of ``weight`` 0.
@@ -132,17 +132,17 @@ class Batches(ExampleBatches):
 
 
 class LengthBatches(ExampleBatches):
-    """What batches of sequences of about one length share, so that little padding is computed.
+    """Base class of batches of sequences of similar length, which need little padding.
 
-    A sequence belongs to the shortest of the given lengths that holds it, and each batch holds
-    sequences of one of them: a model is compiled once for each. Which sequences share a batch, and
-    the order of the batches, change from epoch to epoch.
+    A sequence is padded to the shortest of the given lengths that is long enough, and all sequences
+    of a batch have the same length, so a model is compiled once per length. The composition and the
+    order of the batches change from epoch to epoch.
 
     Args:
-        sizes: Tokens of each sequence, int64 ``[N]``.
+        sizes: Number of tokens of each sequence, int64 ``[N]``.
         batch_size: Number B of examples of a batch.
-        lengths: Lengths of batches; the longest holds every sequence.
-        seed: As in ``ExampleBatches``; None takes the shortest first.
+        lengths: Lengths to pad to; the longest must hold every sequence.
+        seed: Random seed, as in ``ExampleBatches``; None takes the shortest sequences first.
 
     Raises:
         ValueError: If there are no sequences, or a number is out of range.
@@ -175,7 +175,7 @@ class LengthBatches(ExampleBatches):
 
     @property
     def efficiency(self) -> float:
-        """Share of real tokens among all that are computed, filler rows left out."""
+        """Fraction of real tokens among all computed tokens, without filler rows."""
         return float(self.sizes.sum() / self._lengths[self._bucket].sum())
 
     def _plan(self, epoch: int) -> NDArray[np.int64]:
@@ -187,10 +187,10 @@ class LengthBatches(ExampleBatches):
         return plan if rng is None else rng.permutation(plan, axis=0)
 
     def _plan_rng(self, epoch: int, rng: np.random.Generator) -> np.random.Generator | None:
-        """What shuffles the batches of an epoch: the same for all seeds.
+        """Returns the generator that shuffles the batches of an epoch, the same for all seeds.
 
-        So the lengths of batches follow one another in one order, and runs of several seeds may be
-        trained at once (``training.fit``).
+        The lengths of the batches then have the same order for all seeds, so that several runs can
+        be trained at once (``training.fit``).
         """
         return np.random.default_rng(epoch) if len(self._lengths) > 1 else None
 
@@ -211,7 +211,8 @@ class BucketBatches(LengthBatches):
         seed: As in ``LengthBatches``; here the order of the batches depends on it, too.
 
     Raises:
-        ValueError: As in ``Batches``, or if there is no mask, or lengths do not fit it.
+        ValueError: If an argument is invalid (see ``Batches``), there is no mask, or a sequence is
+            longer than every length.
 
     Example:
         >>> mask = np.arange(4) < np.array([[2], [4], [1]])
@@ -254,16 +255,16 @@ class BucketBatches(LengthBatches):
 
 
 class RaggedBatches(LengthBatches):
-    """``LengthBatches`` of sequences that lie as they are: nothing is padded before it is taken.
+    """``LengthBatches`` of unpadded sequences, which are padded only when a batch is made.
 
-    For sequences of which a few are much longer than the others, and for pieces that overlap, which
-    may be views of one array.
+    Useful if a few sequences are much longer than the others, and for overlapping chunks, which may
+    be views of one array.
 
     Args:
-        arrays: Arrays ``[length_i, ...]`` of every sequence, by name; all arrays of a sequence have
-            its length, and all arrays of a name one dtype.
+        arrays: Arrays ``[length_i, ...]`` of every sequence, by name. All arrays of a sequence have
+            the same length, and all arrays of a name the same dtype.
         batch_size: Number B of examples of a batch.
-        lengths: Lengths to pad to; the longest holds every sequence.
+        lengths: Lengths to pad to; the longest must hold every sequence.
         seed: As in ``LengthBatches``.
 
     Raises:
@@ -316,7 +317,7 @@ class RaggedBatches(LengthBatches):
 def check_alike(
     name: str, parts: Sequence[NDArray], sizes: Sequence[int] | NDArray[np.int64]
 ) -> None:
-    """Refuses arrays that would not fit into one batch as they are."""
+    """Raises an error for arrays that do not fit into one batch."""
     for index, (values, size) in enumerate(zip(parts, sizes, strict=True)):
         if len(values) != size:
             raise ValueError(
@@ -331,7 +332,7 @@ def check_alike(
 
 
 def count_rows(arrays: Mapping[str, NDArray]) -> int:
-    """N, the first axis of all arrays of batches."""
+    """Returns N, the size of the first axis of all arrays."""
     check_names(arrays)
     sizes = {name: len(array) if array.ndim else 0 for name, array in arrays.items()}
     if len(set(sizes.values())) != 1 or not all(sizes.values()):
@@ -343,12 +344,12 @@ def count_rows(arrays: Mapping[str, NDArray]) -> int:
 
 
 def count_buckets(bucket: NDArray[np.int64], batch_size: int) -> int:
-    """Batches of an epoch, each of examples of one bucket; int64 [N] says whose bucket is which."""
+    """Counts the batches of an epoch, given the bucket of each example, int64 [N]."""
     return int(np.sum(-(-np.bincount(bucket) // batch_size)))
 
 
 def check_names(arrays: Iterable[str]) -> None:
-    """Refuses an array of the name that batches add."""
+    """Raises an error for an array named "weight", which batches add."""
     if "weight" in arrays:
         raise ValueError(
             'the name "weight" is reserved for the weights that batches add; rename that array'
@@ -356,5 +357,5 @@ def check_names(arrays: Iterable[str]) -> None:
 
 
 def _in_rows(order: NDArray[np.int64], batch_size: int) -> NDArray[np.int64]:
-    """Examples in their order as rows of one size, the last one filled up with -1."""
+    """Arranges examples in rows of equal size; the last row is filled up with -1."""
     return np.pad(order, (0, -len(order) % batch_size), constant_values=-1).reshape(-1, batch_size)

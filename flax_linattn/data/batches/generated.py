@@ -13,28 +13,29 @@ from flax_linattn.data.batches.batches import ALL_ROWS
 
 
 class ExampleGenerator(Protocol):
-    """A task that generates its examples, such as ``NextSymbol`` or ``Parity``."""
+    """Protocol of tasks that generate their examples, such as ``NextSymbol`` or ``Parity``."""
 
     def sample(self, rng: np.random.Generator, rows: int) -> Mapping[str, NDArray]:
         """Samples arrays of ``rows`` examples from ``rng`` alone."""
 
 
 class GeneratedBatches:
-    """Batches of a task that generates its examples: no state to save, and no data set.
+    """Batches of generated examples, without a data set and without state to save.
 
-    The batch of a step depends on nothing but the task, the options and the step.
+    The batch of a step depends only on the task, the options and the step.
 
     Args:
         task: Generator of the examples.
         batch_size: Number B of examples of a batch.
-        num_batches: Batches of an epoch.
+        num_batches: Number of batches in an epoch.
         seed: Random seed of all streams.
         stream: Index of the seed's independent stream to sample from: one each for training,
             validation and test.
-        fixed: Whether every epoch has the same batches, as validation and test are to have; else
-            none comes twice.
-        num_examples: Examples of an epoch, where the last batch is to hold fewer of them: "weight",
-            float32 ``[B]``, tells them (1) from filler (0). None: as many as fit.
+        fixed: Whether every epoch has the same batches, as for validation and test. Otherwise no
+            batch repeats.
+        num_examples: Number of examples in an epoch, if the last batch is not full: "weight",
+            float32 ``[B]``, then marks real examples (1) and filler (0). Default: all batches are
+            full.
 
     Raises:
         OptionError: If a number is out of range.
@@ -79,8 +80,8 @@ class GeneratedBatches:
 
         Args:
             step: Training step, of epoch ``step // len(self)``.
-            rows: Examples of the batch to return, out of B, such as those of one process; all B are
-                generated.
+            rows: Examples of the batch to return, such as the examples of one process. All B
+                examples are generated.
 
         Raises:
             OptionError: If the step is negative.

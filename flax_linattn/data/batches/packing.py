@@ -1,4 +1,4 @@
-"""Several short sequences in one row: fewer padded tokens to compute."""
+"""Packing of several short sequences into one row, which saves padding."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ class Packed(NamedTuple):
 
     @property
     def efficiency(self) -> float:
-        """Share of real tokens among all."""
+        """Fraction of real tokens among all tokens."""
         return float(np.mean(self.arrays["mask"]))
 
 
 def pack(arrays: Mapping[str, Sequence[NDArray]], length: int) -> Packed:
-    """Packs sequences into rows of one length, each in the fullest row that has room for it.
+    """Packs sequences into rows of equal length, each into the fullest row with enough room.
 
-    Sequences are taken by falling length (best fit decreasing), so that the rows depend on nothing
-    but the lengths. Every sequence stands in exactly one row, in one piece.
+    Sequences are taken in order of decreasing length (best-fit decreasing), so the rows depend only
+    on the lengths. Every sequence is in exactly one row, unsplit.
 
     Args:
         arrays: Arrays ``[length_i, ...]`` of every sequence, by name; all arrays of a sequence have
@@ -99,7 +99,7 @@ def _lengths(arrays: Mapping[str, Sequence[NDArray]], length: int) -> list[int]:
 
 
 def _best_fit(lengths: Sequence[int], length: int) -> list[list[int]]:
-    """Which sequences each row holds."""
+    """Returns the sequences of each row."""
     rows: list[list[int]] = []
     room: list[tuple[int, int]] = []  # (tokens left, row), sorted
     for index in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):

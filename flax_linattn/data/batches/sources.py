@@ -1,4 +1,4 @@
-"""Batches from what users have: grain data sets and generators."""
+"""Batches from your own data sources: grain data sets and generators."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ Batch = Mapping[str, NDArray]
 
 
 class GrainBatches(ExampleBatches):
-    """Batches of the examples of a ``grain.MapDataset``, which finds any of them by its number.
+    """Batches of the examples of a ``grain.MapDataset``, which has random access.
 
-    Its order, shuffled anew in every epoch if the data set shuffles, is a function of the step, so
-    that a resumed run needs nothing but its step. Only the rows that a process asks for are loaded.
+    The order, shuffled again in every epoch if the data set shuffles, is a function of the step, so
+    a resumed run needs only its step. Only the rows that a process requests are loaded.
 
     Args:
         dataset: A ``grain.MapDataset`` of one epoch whose elements are examples, dicts of arrays
@@ -71,15 +71,15 @@ class GrainBatches(ExampleBatches):
 
 
 class IteratorBatches:
-    """Batches of a generator, or of anything else that is iterated over once an epoch.
+    """Batches of a generator, or of any other iterable that is iterated over once per epoch.
 
-    A resumed run begins in the middle of an epoch by taking and dropping what comes before, and
-    each of several processes makes whole batches to use its rows of them: make that cheap, or use a
-    source that finds examples by their number.
+    A run that resumes in the middle of an epoch makes and drops the earlier batches, and each of
+    several processes makes whole batches and uses only its own rows. Make that cheap, or use a
+    source with random access.
 
     Args:
-        make_epoch: Function of an epoch, counted from 0, that returns its batches, all of one size;
-            the same batches at each call.
+        make_epoch: Function of an epoch, counted from 0, that returns its batches, all of one size.
+            It must return the same batches at each call.
         num_batches: Number of batches to use of each epoch; further batches are ignored.
 
     Raises:
@@ -108,7 +108,7 @@ class IteratorBatches:
         return self._num_batches
 
     def batch(self, step: int, rows: slice = ALL_ROWS) -> Batch:
-        """Returns the batch of a step, counted from 0 over all epochs, or some of its rows."""
+        """Returns the batch of a step, counted from 0 over all epochs, or some rows of it."""
         if self._last is None or self._last[0] != step:
             self._last = step, self._advance_to(step)
         # Copies: a generator may fill the same arrays again while a device still reads them.

@@ -1,4 +1,4 @@
-"""Episodes in files as D4RL has them, arrays of steps one after the other: read and written."""
+"""Reading and writing of episodes in D4RL's format: arrays of concatenated steps."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flax_linattn.checks import OptionError, itemize
-from flax_linattn.data.episodes.episodes import Episodes, environment_name
+from flax_linattn.data.episodes.episodes import Episodes, environment_name, refuse_images
 from flax_linattn.data.episodes.hdf5_file import EXPANSION, Hdf5File, import_h5py
 from flax_linattn.data.episodes.statistics import about_cut_short, about_left_out
 from flax_linattn.data.errors import DataFormatError, printed
@@ -30,17 +30,17 @@ def read_d4rl(path: str | Path, *, keep_unfinished: bool = False) -> Episodes:
 
     D4RL's keys: ``observations`` [N, S], ``actions`` [N, A], continuous, ``rewards`` [N],
     ``terminals`` [N] and ``timeouts`` [N], True at the last step of an episode that ended in a
-    terminal state, or was cut by time. Without ``timeouts``, an episode is cut where
-    ``next_observations`` is not the observation of the next row. Others are left alone, but for
-    ``env_id``: an attribute of an HDF5 file, a text in an ``.npz`` file, which is read without
-    h5py. Nothing is unpickled.
+    terminal state, or was truncated by a time limit. Without ``timeouts``, an episode is truncated
+    where ``next_observations`` is not the observation of the next row. ``env_id`` is an attribute
+    of an HDF5 file, or a string in an ``.npz`` file, which is read without h5py. Other keys are
+    ignored. Nothing is unpickled.
 
     Source: J. Fu et al., "D4RL: Datasets for deep data-driven reinforcement learning", 2020.
 
     Args:
         path: The HDF5 file.
-        keep_unfinished: Whether steps behind the last end are an episode too, as if cut by time;
-            their return is not known, so they are left out by default.
+        keep_unfinished: Whether the steps after the last end form a truncated episode. Their return
+            is unknown, so they are excluded by default.
 
     Raises:
         FileNotFoundError: If the file does not exist.
@@ -88,7 +88,7 @@ def _text(array: NDArray | None) -> str | None:
 
 
 def _check_keys(path: Path, names: list[str]) -> None:
-    """Refuses a file without the arrays that it must have."""
+    """Raises an error for a file that lacks a required array."""
     missing = [key for key in REQUIRED if key not in names]
     if missing:
         raise DataFormatError(
@@ -100,12 +100,13 @@ def _check_keys(path: Path, names: list[str]) -> None:
 def _to_episodes(
     path: Path, arrays: Mapping[str, NDArray], env_id: str | None, keep_unfinished: bool
 ) -> Episodes:
-    """Episodes from the arrays of a file, which end at terminal states and at time limits."""
+    """Makes episodes from the arrays of a file; they end at terminal states and time limits."""
     for key, array in arrays.items():
         if array.dtype.kind not in "fiub":
             raise DataFormatError(
                 f"{path}:{key}: expected numbers, got {array.dtype}; save the array as float32"
             )
+    refuse_images(f"{path}:observations", arrays["observations"])
     if arrays["observations"].ndim != 2 or not arrays["observations"].size:
         raise DataFormatError(
             f"{path}:observations: expected shape [N, S], one row per step, got "
@@ -148,7 +149,7 @@ def _to_episodes(
 def _limits(
     path: Path, arrays: Mapping[str, NDArray], terminals: NDArray[np.bool_], steps: int
 ) -> NDArray[np.bool_]:
-    """Where a limit of time ended an episode, bool [N], as far as the file says it."""
+    """Finds the steps at which a time limit ended an episode, bool [N]."""
     if "timeouts" in arrays:
         return _flags(path, "timeouts", arrays["timeouts"], steps)
     ends = np.zeros(steps, bool)
@@ -171,7 +172,7 @@ def _limits(
 
 
 def _flags(path: Path, key: str, array: NDArray, steps: int) -> NDArray[np.bool_]:
-    """True and False, or 1 and 0, of each step."""
+    """Reads a boolean for each step: True and False, or 1 and 0."""
     values = _column(array)
     if values.shape != (steps,):
         raise _differ(path, key, values, steps)
@@ -190,7 +191,7 @@ def _flags(path: Path, key: str, array: NDArray, steps: int) -> NDArray[np.bool_
 
 
 def _column(array: NDArray) -> NDArray:
-    """Some files have [N, 1] in place of [N]."""
+    """Converts [N, 1], which some files have, to [N]."""
     return array[:, 0] if array.ndim == 2 and array.shape[1] == 1 else array
 
 
@@ -204,10 +205,10 @@ def _differ(path: Path, key: str, array: NDArray, steps: int) -> DataFormatError
 def write_episodes(
     path: str | Path, episodes: Episodes, about: Mapping[str, str] = MappingProxyType({})
 ) -> None:
-    """Writes episodes to a file that ``load_episodes`` reads as they were, bit for bit.
+    """Writes episodes to a file, from which ``load_episodes`` reads the same bits.
 
-    ``observations``, ``actions``, ``rewards``, ``terminals`` and ``timeouts``, compressed by gzip.
-    A file that is there is replaced when the new one is complete.
+    The file has ``observations``, ``actions``, ``rewards``, ``terminals`` and ``timeouts``,
+    compressed by gzip. An existing file is replaced when the new one is complete.
 
     Args:
         path: Output file: ``.hdf5`` or ``.h5``, with ``env_id`` and ``about`` as attributes; or
@@ -269,7 +270,7 @@ def write_episodes(
 
 
 def check_episode_file(path: Path) -> None:
-    """Refuses a file that episodes cannot be written to, such as before hours of play.
+    """Checks that episodes can be written to a file, before hours of play.
 
     Raises:
         OptionError: If ``path`` has another suffix.

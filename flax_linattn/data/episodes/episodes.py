@@ -1,4 +1,4 @@
-"""Episodes of offline reinforcement learning: what was seen, done and rewarded."""
+"""Episodes of offline reinforcement learning: observations, actions and rewards."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from flax_linattn.checks import MAX_SEED, OptionError, check_integers, quote
 from flax_linattn.data.errors import DataFormatError
 
 MAX_FLOAT32 = float(np.finfo(np.float32).max)
-"""That float32 can hold."""
+"""Maximum magnitude of a float32 number."""
 
 
 def refuse_discrete(place: str, actions: NDArray, shape: str = "[N, A]") -> None:
-    """Refuses actions that are choices: integers, or booleans; ``place`` is ``file:key``."""
+    """Raises an error for discrete actions, integers or booleans; ``place`` is ``file:key``."""
     if actions.dtype.kind in "biu":
         raise DataFormatError(
             f"{place}: expected continuous actions {shape} as floating-point numbers, "
@@ -28,8 +28,18 @@ def refuse_discrete(place: str, actions: NDArray, shape: str = "[N, A]") -> None
         )
 
 
+def refuse_images(place: str, observations: NDArray, shape: str = "[N, S]") -> None:
+    """Raises an error for observations of several axes; ``place`` is ``file:key``."""
+    if observations.ndim > 2:
+        raise DataFormatError(
+            f"{place}: expected observations as vectors {shape}, got {observations.dtype} "
+            f"{list(observations.shape)}; images are not supported. Save features of each "
+            "image, or its flattened pixels, as float32."
+        )
+
+
 def to_float32(place: str, values: ArrayLike, ndim: int) -> NDArray[np.float32]:
-    """Finite numbers as float32 with ``ndim`` axes; errors name the row as ``file:key[row]``."""
+    """Converts finite numbers to float32 [``ndim`` axes]; errors name ``file:key[row]``."""
     array = np.asarray(values)
     form = "[N, numbers]" if ndim == 2 else "[N]"
     if array.dtype.kind not in "fiu":
@@ -58,16 +68,16 @@ def to_float32(place: str, values: ArrayLike, ndim: int) -> NDArray[np.float32]:
 
 
 def environment_name(value: object) -> str | None:
-    """The environment that a file names; None where that is no printable name."""
+    """Returns the environment that a file names; None if the name is not printable."""
     return value if isinstance(value, str) and value and value.isprintable() else None
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Episodes:
-    """Episodes of continuous control, one after the other.
+    """Episodes of continuous control, concatenated.
 
-    N steps of E episodes, with S numbers in an observation and A in an action. Numbers of another
-    dtype become float32, where float32 can hold them.
+    There are N steps of E episodes, with S numbers in an observation and A numbers in an action.
+    Other dtypes are converted to float32 if the values are in its range.
 
     Args:
         name: Name of the source, for messages.
@@ -76,12 +86,12 @@ class Episodes:
         rewards: Reward of each action, float32 [N].
         starts: First step of each episode, int64 [E + 1]: episode e holds the steps from
             ``starts[e]`` to ``starts[e + 1] - 1``. The first is 0, the last is N.
-        terminated: Whether an episode ended in a terminal state, bool [E]; False where a limit of
-            time cut it.
-        env_id: The environment, such as "Hopper-v5", where the source says it.
-        notes: Notes on the source that deserve a second look, such as steps that were left out, a
-            line each. They describe the source as it was read, also after a selection, and are
-            neither part of the checksum nor written to files.
+        terminated: Whether each episode ended in a terminal state, bool [E]; False if a time limit
+            truncated it.
+        env_id: Environment, such as "Hopper-v5", if the source names it.
+        notes: Warnings about the source, such as excluded steps, one line each. They describe the
+            source as it was read, also after a selection, and are neither part of the checksum nor
+            written to files.
 
     Raises:
         ValueError: If the arrays do not fit each other, an episode is empty, or a number is not
@@ -121,6 +131,7 @@ class Episodes:
                 f"{self.name}: expected notes as a tuple of strings, got {quote(notes)}."
             )
         refuse_discrete(f"{self.name}:actions", np.asarray(self.actions))
+        refuse_images(f"{self.name}:observations", np.asarray(self.observations))
         for what, ndim in (("observations", 2), ("actions", 2), ("rewards", 1)):
             self._set(what, to_float32(f"{self.name}:{what}", getattr(self, what), ndim))
         for what in ("actions", "rewards"):
@@ -171,7 +182,7 @@ class Episodes:
         return starts
 
     def _check_returns(self) -> None:
-        """No return to go may be beyond float32."""
+        """Raises an error for a return-to-go beyond the range of float32."""
         sums = np.add.reduceat(np.abs(self.rewards, dtype=np.float64), self.starts[:-1])
         if (wrong := np.flatnonzero(sums > MAX_FLOAT32)).size:
             raise DataFormatError(
@@ -181,7 +192,7 @@ class Episodes:
 
     @property
     def num_steps(self) -> int:
-        """Steps of all episodes, N."""
+        """Number of steps of all episodes, N."""
         return len(self.observations)
 
     @property
@@ -191,17 +202,17 @@ class Episodes:
 
     @property
     def observation_dim(self) -> int:
-        """Numbers in an observation, S."""
+        """Size of an observation, S numbers."""
         return int(self.observations.shape[1])
 
     @property
     def action_dim(self) -> int:
-        """Numbers in an action, A."""
+        """Size of an action, A numbers."""
         return int(self.actions.shape[1])
 
     @property
     def lengths(self) -> NDArray[np.int64]:
-        """Steps of each episode, int64 [E]."""
+        """Number of steps of each episode, int64 [E]."""
         return np.diff(self.starts)
 
     @property
@@ -210,9 +221,10 @@ class Episodes:
         return np.add.reduceat(self.rewards.astype(np.float64), self.starts[:-1])
 
     def returns_to_go(self) -> NDArray[np.float32]:
-        """Rewards from each step to the end of its episode, summed, float32 [N].
+        """Sum of the rewards from each step to the end of its episode, float32 [N].
 
-        Undiscounted, and with the reward of the step itself. Summed from the end in float64.
+        The sum is undiscounted and includes the reward of the step itself; it is computed in
+        float64.
         """
         totals = np.empty(self.num_steps, np.float32)
         rewards = self.rewards.astype(np.float64)
@@ -221,7 +233,7 @@ class Episodes:
         return totals
 
     def take(self, episodes: ArrayLike) -> Episodes:
-        """Some of the episodes, in this order; one may be taken more than once.
+        """Selects episodes in the given order; an episode may be selected more than once.
 
         Args:
             episodes: Indices of the episodes, from 0.
@@ -260,9 +272,9 @@ class Episodes:
         )
 
     def top(self, fraction: float) -> Episodes:
-        """The episodes of highest return that hold at least a fraction of the steps.
+        """Selects the episodes of highest return that hold at least a fraction of the steps.
 
-        Of equal returns the earlier one is taken first. They stay in their order.
+        Of equal returns the earlier one is taken first. The selected episodes keep their order.
 
         Args:
             fraction: Fraction of the steps, above 0 and up to 1; 0.1 gives the data of 10 % BC.
@@ -307,16 +319,16 @@ _ARRAYS = {
     "starts": "<i8",
     "terminated": "|b1",
 }
-"""As bytes for the checksum, which is the same on every machine; never change it."""
+"""Dtypes of the arrays in the checksum, which is the same on every machine; never change them."""
 
 
 def join_episodes(parts: Sequence[Episodes]) -> Episodes:
-    """All episodes of several sources, in their order: medium and expert are medium-expert.
+    """Joins the episodes of several sources: medium and expert give medium-expert.
 
-    Their notes follow each other, each once.
+    Duplicate notes are removed.
 
     Args:
-        parts: One or more sets of episodes; all environments that they name are the same.
+        parts: One or more sets of episodes of the same environment.
 
     Raises:
         ValueError: If ``parts`` is empty, or the parts differ in the sizes of observations or
@@ -364,7 +376,7 @@ def join_episodes(parts: Sequence[Episodes]) -> Episodes:
 
 
 def split_episodes(episodes: Episodes, validation: float, seed: int) -> tuple[Episodes, Episodes]:
-    """Draws whole episodes for validation; the others are for training.
+    """Splits episodes at random into training and validation episodes.
 
     Args:
         episodes: Two or more episodes.
@@ -373,7 +385,7 @@ def split_episodes(episodes: Episodes, validation: float, seed: int) -> tuple[Ep
         seed: Random seed of the split.
 
     Returns:
-        Those for training and those for validation, each in their order.
+        Training and validation episodes, each in their original order.
 
     Raises:
         OptionError: If ``validation`` is out of range, or there is only one episode.

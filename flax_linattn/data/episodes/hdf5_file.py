@@ -1,4 +1,4 @@
-"""Arrays of numbers from HDF5 files, without links to elsewhere and within bounds."""
+"""Arrays of numbers from HDF5 files, without external links and within memory limits."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from flax_linattn.data.files.text_files import check_is_file
 from flax_linattn.data.files.unpacking import array_bytes, check_unpacked_bytes
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
-"""The first bytes of such a file."""
+"""First bytes of an HDF5 file."""
 
 _MAX_TEXT_BYTES = 4096
-"""Bytes of an attribute that is read."""
+"""Maximum size in bytes of an attribute."""
 EXPANSION = 2
-"""Bytes of memory for each byte of the arrays, which become float32."""
+"""Bytes of memory per byte of the arrays, which are converted to float32."""
 MAX_CHUNK_BYTES = 2**27
-"""Bytes of a chunk: HDF5 holds two copies of it beside the array while it is read."""
+"""Maximum size in bytes of a chunk; HDF5 holds two copies of it while reading."""
 
 _GZIP, _SHUFFLE, _CHECKSUM = 1, 2, 3  # as HDF5 numbers its filters
 _SLACK = 64
-"""Bytes by which a filter may make a chunk longer, beside a thousandth of it."""
+"""Bytes that a filter may add to a chunk, in addition to a thousandth of its size."""
 
 
 def import_h5py() -> Any:
-    """The h5py package, which is an extra."""
+    """Imports h5py, which is an optional dependency."""
     return import_extra(
         "h5py",
         'reading HDF5 files takes h5py: pip install "flax-linattn[rl]". Files in .npz are read '
@@ -41,10 +41,10 @@ def import_h5py() -> Any:
 
 
 class Hdf5File:
-    """An HDF5 file open to read, of which arrays of numbers and short texts are read.
+    """HDF5 file opened for reading arrays of numbers and short strings.
 
-    No link is followed, into the file or out of it, no filter is loaded, and no memory is taken
-    for what is not in the file.
+    Links are not followed, filters are not loaded as plugins, and no memory is allocated for data
+    that the file does not contain.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -65,16 +65,16 @@ class Hdf5File:
             self._file.close()
 
     def place(self, key: str) -> str:
-        """Where a dataset is, for a message."""
+        """Describes the place of a dataset in messages."""
         return f"{self.path}:{key}"
 
     def names(self, group: str = "") -> list[str]:
-        """What there is in a group, or at the top."""
+        """Names of the members of a group, or of the root group."""
         with self._guard():
             return [str(name) for name in self._group(group)]
 
     def read(self, key: str) -> NDArray:
-        """An array of numbers by its key, such as "rewards" or "episode_0/rewards"."""
+        """Reads an array of numbers by its key, such as "rewards" or "episode_0/rewards"."""
         group, _, name = key.rpartition("/")
         with self._guard():
             data = self._resolve(self._group(group), key, name)
@@ -93,7 +93,7 @@ class Hdf5File:
             return np.asarray(data[()])
 
     def text(self, name: str) -> str | None:
-        """An attribute of the file that is a short text; None where there is none."""
+        """Reads an attribute of the file that is a short string; None if there is none."""
         with self._guard():
             if name not in self._file.attrs:
                 return None
@@ -126,7 +126,7 @@ class Hdf5File:
 
 
 def check_dataset(place: str, dataset: Any) -> None:
-    """Refuses a dataset that is not stored whole in the file, or takes more memory than it says."""
+    """Checks that a dataset is completely in the file and takes no more memory than declared."""
     if dataset.is_virtual or dataset.external:
         raise DataFormatError(
             f"{place}: expected numbers in the file itself, got a reference to another "
@@ -144,7 +144,7 @@ def check_dataset(place: str, dataset: Any) -> None:
 
 
 def _check_chunks(place: str, dataset: Any, size: int) -> None:
-    """Each chunk is there, and as long as it says when it is inflated."""
+    """Checks that each chunk exists and inflates to its declared size."""
     filters = _filters(place, dataset)
     shape, chunk = dataset.shape, dataset.chunks
     expected = math.prod(-(-length // own) for length, own in zip(shape, chunk, strict=True))
@@ -177,7 +177,7 @@ def _check_chunks(place: str, dataset: Any, size: int) -> None:
 
 
 def _filters(place: str, dataset: Any) -> list[int]:
-    """The numbers of the filters, each once: others would be looked for as programs to load."""
+    """Returns the distinct filter numbers; HDF5 would try to load unknown ones as plugins."""
     creation = dataset.id.get_create_plist()
     filters = [creation.get_filter(index)[0] for index in range(creation.get_nfilters())]
     if not set(filters) <= {_GZIP, _SHUFFLE, _CHECKSUM} or len(set(filters)) < len(filters):

@@ -1,4 +1,4 @@
-"""Loading of episodes by what a file looks like."""
+"""Loading of episodes, with the file format inferred from the content."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from flax_linattn.data.errors import DataFormatError
 from flax_linattn.data.files.text_files import check_is_file
 
 EpisodeFormat = Literal["auto", "d4rl", "minari", "npz"]
-"""Formats of files; "auto" looks at them."""
+"""File formats; "auto" infers the format from the file."""
 
 _READERS: dict[str, Callable[..., Episodes]] = {
     "d4rl": read_d4rl,
@@ -30,16 +30,16 @@ def load_episodes(
     file_format: EpisodeFormat = "auto",
     keep_unfinished: bool = False,
 ) -> Episodes:
-    """Loads episodes from one file or folder, or from several, one after the other.
+    """Loads episodes from a file or folder, or from several, concatenated.
 
-    "auto" knows a folder as Minari's, ``.npz`` and HDF5 files by their first bytes, and Minari's
-    HDF5 file by its groups. The notes of several files say which file each is of.
+    "auto" takes a folder for Minari's, recognizes ``.npz`` and HDF5 files by their first bytes, and
+    Minari's HDF5 file by its groups. With several files, each note names its file.
 
     Args:
-        paths: The file or folder, or several of one environment.
+        paths: File or folder, or several of the same environment.
         file_format: "d4rl" (``read_d4rl``), "minari" (``read_minari``), "npz" (as
             "d4rl"), or "auto".
-        keep_unfinished: Whether episodes whose end is not known are taken, as if cut by time.
+        keep_unfinished: Whether to include episodes without a recorded end, as truncated episodes.
 
     Raises:
         FileNotFoundError: If a file or folder does not exist.
@@ -69,12 +69,12 @@ def load_episodes(
 
 
 def _with_its_name(part: Episodes) -> Episodes:
-    """Its notes say which file they are of: the same words of two files are two notes."""
+    """Prefixes notes with the name of the file, so that equal notes of two files stay distinct."""
     return dataclasses.replace(part, notes=tuple(f"{part.name}: {note}" for note in part.notes))
 
 
 def _format(path: Path) -> str:
-    """The format that a file or folder looks like."""
+    """Infers the format of a file or folder."""
     if path.is_dir():
         return "minari"
     check_is_file(path)

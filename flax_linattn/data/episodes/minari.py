@@ -1,4 +1,4 @@
-"""Episodes in folders as the Minari library writes them."""
+"""Reader of episodes in the folders of the Minari library."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from flax_linattn.data.episodes.episodes import (
     Episodes,
     environment_name,
     refuse_discrete,
+    refuse_images,
     to_float32,
 )
 from flax_linattn.data.episodes.hdf5_file import Hdf5File
@@ -22,28 +23,28 @@ from flax_linattn.data.episodes.statistics import about_cut_short, about_left_ou
 from flax_linattn.data.errors import DataFormatError, printed
 
 MAIN = "main_data.hdf5"
-"""The file of the episodes."""
+"""Name of the file that holds the episodes."""
 EPISODE = re.compile(r"episode_(\d{1,12})")
-"""The name of the group of an episode."""
+"""Pattern of the group name of an episode."""
 
 _KEYS = ("observations", "actions", "rewards", "terminations", "truncations")
 _LONGEST_METADATA = 2**24
-"""Bytes of the file of metadata."""
+"""Maximum size in bytes of the metadata file."""
 
 
 def read_minari(path: str | Path, *, keep_unfinished: bool = False) -> Episodes:
-    """Reads a data set of Minari, its episodes in the order of their numbers.
+    """Reads a Minari data set, with episodes in the order of their numbers.
 
     ``data/main_data.hdf5`` has a group for each episode, with ``observations`` [T + 1, S], of which
-    the last, behind the last action, is left out, ``actions`` [T, A], continuous, ``rewards`` [T],
+    the last, after the last action, is excluded, ``actions`` [T, A], continuous, ``rewards`` [T],
     ``terminations`` [T] and ``truncations`` [T]. ``data/metadata.json`` names the environment.
 
     Source: O. G. Younis et al., "Minari: a dataset API for offline reinforcement learning", 2024.
 
     Args:
         path: The folder of the data set, its folder ``data``, or ``main_data.hdf5`` in it.
-        keep_unfinished: Whether an episode that neither terminates nor is truncated is taken, as if
-            cut by time; its return is not known, so it is left out by default.
+        keep_unfinished: Whether to include episodes that neither terminate nor are truncated, as
+            truncated episodes. Their returns are unknown, so they are excluded by default.
 
     Raises:
         FileNotFoundError: If the folder or file does not exist.
@@ -109,7 +110,7 @@ def read_minari(path: str | Path, *, keep_unfinished: bool = False) -> Episodes:
 
 
 class _Part(NamedTuple):
-    """An episode; ``terminated`` is None where it has no end."""
+    """An episode as read; ``terminated`` is None if it has no end."""
 
     group: str
     observations: NDArray
@@ -119,7 +120,7 @@ class _Part(NamedTuple):
 
 
 def _main_file(path: Path) -> Path:
-    """The file of the episodes."""
+    """Returns the file that holds the episodes."""
     if not path.is_dir():
         return path
     for file in (path / "data" / MAIN, path / MAIN):
@@ -132,7 +133,7 @@ def _main_file(path: Path) -> Path:
 
 
 def _episode(file: Hdf5File, group: str) -> _Part:
-    """An episode as it is stored, without the last observation."""
+    """Reads a stored episode, without its last observation."""
     names = file.names(group)
     if missing := [key for key in _KEYS if key not in names]:
         raise DataFormatError(
@@ -141,6 +142,7 @@ def _episode(file: Hdf5File, group: str) -> _Part:
         )
     arrays = {key: file.read(f"{group}/{key}") for key in _KEYS}
     refuse_discrete(f"{file.place(group)}/actions", arrays["actions"], "[T, A]")
+    refuse_images(f"{file.place(group)}/observations", arrays["observations"], "[T + 1, S]")
     rewards = arrays["rewards"]
     steps = len(rewards) if rewards.ndim == 1 else 0
     expected = dict.fromkeys(_KEYS, steps) | {"observations": steps + 1}
@@ -158,7 +160,7 @@ def _episode(file: Hdf5File, group: str) -> _Part:
 
 
 def _finite(path: Path, part: _Part) -> _Part:
-    """The episode as float32; errors name its own rows."""
+    """Converts the episode to float32; errors name the rows of its group."""
     place = f"{path}:{part.group}"
     return part._replace(
         observations=to_float32(f"{place}/observations", part.observations, 2),
@@ -168,7 +170,7 @@ def _finite(path: Path, part: _Part) -> _Part:
 
 
 def _end(file: Hdf5File, group: str, key: str, flags: NDArray) -> bool:
-    """Whether the last step is one; none before may be."""
+    """Returns whether the last step is flagged; earlier steps must not be flagged."""
     if flags.dtype.kind not in "biu":
         raise DataFormatError(
             f"{file.place(group)}/{key}: expected True or False, got {flags.dtype}; fetch the data "
@@ -185,7 +187,7 @@ def _end(file: Hdf5File, group: str, key: str, flags: NDArray) -> bool:
 
 
 def _env_id(path: Path) -> str | None:
-    """The environment that the metadata name, where there are some."""
+    """Returns the environment that the metadata name, if any."""
     if not path.is_file():
         return None
     if path.stat().st_size > _LONGEST_METADATA:

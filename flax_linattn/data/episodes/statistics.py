@@ -1,4 +1,4 @@
-"""What there is in a set of episodes, in numbers and as text, and scores on D4RL's scale."""
+"""Statistics of episodes in numbers and as text, and normalized scores of D4RL."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from flax_linattn.data.episodes.episodes import Episodes
 
 
 def about_cut_short(lengths: NDArray[np.int64], terminated: NDArray[np.bool_]) -> list[str]:
-    """The note on episodes cut before the length of the longest, if there are any."""
+    """Returns a note on episodes truncated before the maximum length, if there are any."""
     number = int((~terminated & (lengths < lengths.max())).sum())
     if not number:
         return []
@@ -24,7 +24,7 @@ def about_cut_short(lengths: NDArray[np.int64], terminated: NDArray[np.bool_]) -
 
 
 def about_left_out(number: int, what: str, where: str) -> list[str]:
-    """The note on what has no end, if there is any."""
+    """Returns a note on steps or episodes without an end, if there are any."""
     if not number:
         return []
     verb, them = ("is", "it") if number == 1 else ("are", "them")
@@ -37,7 +37,7 @@ REFERENCE_RETURNS: dict[str, tuple[float, float]] = {
     "Walker2d": (1.629008, 4592.3),
     "Ant": (-325.6, 3879.7),
 }
-"""The returns of a random policy and of an expert, by family, as ``d4rl/infos.py`` has them."""
+"""Returns of a random policy and of an expert by environment family, from ``d4rl/infos.py``."""
 
 _OF_GYMNASIUM = re.compile(r"(\w+)-v\d+")
 _OF_D4RL = re.compile(
@@ -48,14 +48,14 @@ other rewards."""
 
 
 def find_family(env_id: str) -> str | None:
-    """The family of an environment in ``REFERENCE_RETURNS``, whatever its version.
+    """Finds the family of an environment in ``REFERENCE_RETURNS``, for any version.
 
     Args:
         env_id: A name of gymnasium's own, "Hopper-v5", or of one of D4RL's sets,
             "hopper-medium-v2"; robots of other packages have other rewards.
 
     Returns:
-        Its name there; None where it has no references.
+        Name of the family; None if there are no reference returns.
 
     Example:
         >>> find_family("Hopper-v5"), find_family("halfcheetah-medium-v2")
@@ -71,7 +71,7 @@ def find_family(env_id: str) -> str | None:
 
 
 def normalized_scores(returns: ArrayLike, env_id: str | None) -> NDArray[np.float64] | None:
-    """``normalized_score``, or None where the environment has no references, or is not known.
+    """Returns ``normalized_score``, or None if there are no reference returns.
 
     Example:
         >>> normalized_scores([3234.3], "Hopper-v5"), normalized_scores([1.0], "Pendulum-v1")
@@ -83,20 +83,20 @@ def normalized_scores(returns: ArrayLike, env_id: str | None) -> NDArray[np.floa
 
 
 def normalized_score(returns: ArrayLike, env_id: str) -> NDArray[np.float64]:
-    """Returns as D4RL scores them: 0 is a random policy, 100 an expert.
+    """Normalizes returns as D4RL does: 0 is a random policy, 100 an expert.
 
     ``100 (return - random) / (expert - random)``.
 
     Source: J. Fu et al., "D4RL: Datasets for deep data-driven reinforcement learning", 2020. Its
-    references are of the environments of its day (``-v2``); with later versions, and with data that
-    are not D4RL's, scores are no more than near those of the literature.
+        reference returns are for ``-v2`` environments; with later versions, or with data that are
+        not from D4RL, scores are only approximately comparable with the literature.
 
     Args:
         returns: Sums of the rewards of whole episodes, of any shape.
-        env_id: The environment, of a family in ``REFERENCE_RETURNS``.
+        env_id: Environment of a family in ``REFERENCE_RETURNS``.
 
     Returns:
-        float64, of the shape of ``returns``.
+        Scores, float64 of the shape of ``returns``.
 
     Raises:
         ValueError: If the family has no references.
@@ -117,7 +117,7 @@ def normalized_score(returns: ArrayLike, env_id: str) -> NDArray[np.float64]:
 
 
 def episodes_as_text(episodes: Episodes) -> str:
-    """Sizes, lengths, returns, actions and rewards of episodes for people, a line for each.
+    """Summarizes sizes, lengths, returns, actions and rewards of episodes, one line each.
 
     Example:
         >>> one = Episodes("toy", np.zeros((4, 2)), np.zeros((4, 1)), np.arange(4.0),
@@ -158,7 +158,7 @@ def episodes_as_text(episodes: Episodes) -> str:
 
 
 def size_as_text(episodes: Episodes) -> str:
-    """The first line of ``episodes_as_text``: number of episodes and steps."""
+    """Returns the first line of ``episodes_as_text``: the number of episodes and steps."""
     of = f" of {episodes.env_id}" if episodes.env_id else ""
     return (
         f"{episodes.name}: {format_count(episodes.num_episodes, 'episode')}{of}, "
@@ -167,7 +167,7 @@ def size_as_text(episodes: Episodes) -> str:
 
 
 def _constant(indices: NDArray[np.intp]) -> str:
-    """Which never change, as ranges."""
+    """Describes the indices of numbers that never change, as ranges."""
     if not indices.size:
         return ""
     groups = np.split(indices, np.flatnonzero(np.diff(indices) > 1) + 1)

@@ -11,22 +11,22 @@ from flax_linattn.checks import OptionError, quote
 from flax_linattn.data.tables.cells import is_number, parse_time
 
 MAX_TIME = 1e100
-"""Of times, either side of 0: differences and sums of such ones are finite."""
+"""Maximum magnitude of times, so that their sums and differences are finite."""
 
 _EPOCH = datetime(1970, 1, 1)
 _NANOSECONDS = re.compile(r"[.,]\d{6}(\d+)", re.ASCII)
-"""Digits of a fraction of a second that a ``datetime`` has no place for."""
+"""Pattern of fractional seconds with more digits than a ``datetime`` can hold."""
 
 
 class SkippedTimeError(ValueError):
-    """A time that clocks do not show, as they go forward over it."""
+    """A local time that does not exist, because clocks are set forward over it."""
 
 
 def parse_date(text: str, zone: tzinfo) -> float | None:
-    """Seconds since 1970-01-01 UTC, as exact as float64 is, or None if the text is no date.
+    """Parses a date to seconds since 1970-01-01 UTC, float64; None if the text is not a date.
 
-    Where clocks go back and show an hour twice, a time in it is the first of the two. A date alone
-    is its midnight.
+    When clocks are set back, a time in the repeated hour is the first of the two. A date without a
+    time is its midnight.
 
     Args:
         text: ISO 8601, such as ``2016-07-01 00:00:00.25+02:00``, or ``2016/7/1 0:00``.
@@ -58,7 +58,7 @@ def _offset(time: datetime, zone: tzinfo) -> timedelta:
 
 
 def format_date(seconds: float) -> str:
-    """A time in seconds since 1970-01-01 UTC for a message, as a date where there is one.
+    """Formats a time in seconds since 1970-01-01 UTC for messages, as a date if possible.
 
     Example:
         >>> format_date(86400.5), format_date(1e22)
@@ -73,7 +73,7 @@ def format_date(seconds: float) -> str:
 def parse_bound(
     name: str, value: float | str | None, path: object, zone: tzinfo | None = None
 ) -> float | None:
-    """A begin or an end in the unit of the times of a file; None if there is none.
+    """Parses the start or end of the observation, in the time unit of a file; None if not given.
 
     Args:
         name: Name of the option, for messages.

@@ -1,4 +1,4 @@
-"""Loading of events by what a file looks like."""
+"""Loading of events, with the file format inferred from the content."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _READERS: dict[str, tuple[Callable[..., EventRows], frozenset[str]]] = {
     "easytpp": (read_easytpp, frozenset()),
     "table": (read_event_table, frozenset({"time", "event_type", "sequence", "timezone", "sort"})),
 }
-"""What reads a format, and the options that it takes beside begin and end."""
+"""Reader of each format, and its options in addition to ``begin`` and ``end``."""
 
 _DEFAULTS: dict[str, Any] = {
     "event_types_file": None,
@@ -65,50 +65,50 @@ def load_events(
     r"""Loads sequences of events from a file of any of the formats below.
 
     ``table``
-        One event a row, with a header, in a file that ``load_series`` reads, too. Times are
-        numbers, or dates: ISO 8601 with or without a fraction and a time zone
-        (``2016-07-01 00:00:00.25+02:00``), or ``2016/7/1 0:00``; dates become seconds since
-        1970-01-01 UTC. ``20160701`` is a number. Where clocks go back and show an hour twice, a
-        date without its own zone is in the first of the two; a time that clocks skip is refused.
-        Event types and sequences are any text. Rows of a sequence need not be adjacent.
+        One event per row, with a header, in any table format of ``load_series``. Times are numbers,
+        or dates: ISO 8601 with or without a fraction and a time zone (``2016-07-01
+        00:00:00.25+02:00``), or ``2016/7/1 0:00``; dates become seconds since 1970-01-01 UTC.
+        ``20160701`` is a number. When clocks are set back, a date without its own zone in the
+        repeated hour is in the first of the two; a time that clocks skip is an error. Event types
+        and sequences are any text. Rows of a sequence need not be adjacent.
     ``jodie``
-        Interactions of users with items, one a row: a header
+        Interactions of users with items, one per row: a header
         ``user_id,item_id,timestamp,state_label,comma_separated_list_of_features`` (or
-        ``user,item,...``) and such rows, whose features are not read and may be of any number; or,
-        without a header, ``user item timestamp`` separated by blanks. Times are as in a table.
+        ``user,item,...``) and rows with any number of features, which are ignored; or, without a
+        header, ``user item timestamp`` separated by spaces. Times are as in a table.
     ``rmtpp``
-        A text file of times and one of event types, each line a sequence of numbers separated by
-        blanks: line i of one file belongs to line i of the other. Event types are whole numbers
-        from 0 on.
+        A text file of times and a text file of event types. Each line is a sequence of numbers
+        separated by spaces; line i of one file belongs to line i of the other. Event types are
+        integers from 0.
     ``easytpp``
-        JSON objects, one a line or in one array. Each has ``time_since_start`` and ``type_event``,
-        lists of one length. ``time_since_last_event``, ``seq_len`` and ``dim_process``, the number
-        of event types, are checked where there are any; the rest is not read.
+        JSON objects, one per line or in one array. Each has ``time_since_start`` and
+        ``type_event``, lists of one length. ``time_since_last_event``, ``seq_len`` and
+        ``dim_process``, the number of event types, are checked if present; other keys are ignored.
     ``npz``
-        Arrays ``times`` [n], one sequence after the other, with their ``lengths``, integers
-        [N]; or padded, ``times`` [N, L] with ``masks`` [N, L], 1 or True at events, which are
-        adjacent. Both may have event types, ``marks`` of the shape of ``times``, whole numbers from
-        0 on, and ``t_max``, [N] or one number: when the observation ended, which then began at 0.
-        Nothing is unpickled.
+        Arrays ``times`` [n], concatenated sequences, with their ``lengths``, integers [N]; or
+        padded, ``times`` [N, L] with ``masks`` [N, L], 1 or True at events, which are adjacent.
+        Both may have event types, ``marks`` of the shape of ``times``, integers from 0, and
+        ``t_max``, [N] or one number: the end of the observation, which then starts at 0. Nothing is
+        unpickled.
 
-    Text may be plain, ``.gz`` or ``.xz``. The names of event types are those in the file, by number
-    if all are whole numbers, else as text; EasyTPP's are 0, 1, ... below ``dim_process`` if it says
-    so. "auto" recognizes a binary table by its suffix, an ``.npz`` file by its first bytes, "rmtpp"
-    by ``event_types_file``, "easytpp" by a first bracket or brace, "jodie" by its header, or by
-    lines of three numbers without commas, and "table" by any other header.
+    Text may be plain, ``.gz`` or ``.xz``. Event types are named as in the file, sorted as numbers
+    if all are integers, else as text; those of EasyTPP are 0, 1, ... below ``dim_process`` if it is
+    present. "auto" recognizes a binary table by its suffix, an ``.npz`` file by its first bytes,
+    "rmtpp" by ``event_types_file``, "easytpp" by a first bracket or brace, "jodie" by its header,
+    or by lines of three numbers without commas, and "table" by any other header.
 
     Args:
         path: Path of the file; for "rmtpp" the file of times.
         event_types_file: Path of the file of event types, for "rmtpp". Default: events have no
             types.
         format: Name of a format above, or "auto".
-        time: The column of times, for "table".
-        event_type: The column of event types. For "table"; without a column "mark", events have no
-            types. For "jodie", "user_id", "item_id" or "state_label"; by default the one of the
-            first two that ``sequence`` is not.
-        sequence: The column that says of which sequence an event is. For "table"; where there is
-            no "sequence", all are of one. For "jodie", "user_id", which is the default, or
-            "item_id".
+        time: Column of times, for "table".
+        event_type: Column of event types. For "table" the default is "mark"; without it, events
+            have no types. For "jodie", "user_id", "item_id" or "state_label"; default: the one of
+            the first two that is not ``sequence``.
+        sequence: Column that identifies the sequence of an event. For "table" the default is
+            "sequence"; without it, all events form one sequence. For "jodie", "user_id" (the
+            default) or "item_id".
         begin: Start of the observation of every sequence, in the unit of the times, or a date if
             times are dates. Default: unknown, so that the first event of each sequence is not
             forecast.
@@ -121,10 +121,10 @@ def load_events(
             of observation is unknown. Default: True if ``times`` are padded and decrease in a
             quarter of the sequences or more.
         sort: Whether to sort the events of each sequence by time, for "table" and "jodie";
-            otherwise events that go back in time are an error.
+            otherwise decreasing times are an error.
 
     Returns:
-        The sequences, in the order in which the file begins them.
+        The sequences, in the order of their first events in the file.
 
     Raises:
         FileNotFoundError: If the file does not exist.
@@ -172,7 +172,7 @@ def load_events(
 
 
 def _format(path: Path, has_types_file: bool) -> str:
-    """The format that a file looks like."""
+    """Infers the format of a file."""
     if path.suffix.lower() in BINARY_SUFFIXES:
         return "table"
     if path.is_file():  # LineReader says so where it is none

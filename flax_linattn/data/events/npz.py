@@ -1,4 +1,4 @@
-"""Events in NumPy's ``.npz`` files: one sequence after the other, or padded."""
+"""Events in NumPy's ``.npz`` files: concatenated or padded sequences."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from flax_linattn.data.events.rows import MAX_EVENT_TYPE, EventFileError, EventR
 from flax_linattn.data.files.arrays import read_arrays
 
 KEYS = ("times", "marks", "masks", "lengths", "t_max")
-"""Of the arrays that are read."""
+"""Names of the arrays that are read."""
 
 _EXPANSION = 8
-"""Bytes of memory for each byte of the arrays: owners, orders and bounds of all events."""
+"""Bytes of memory per byte of the arrays: owners, orders and bounds of all events."""
 
 _FALLING = 0.25
-"""Fraction of sequences whose times fall, from which on they are gaps; of two random gaps half
-do."""
+"""Minimum fraction of sequences with decreasing times for which times are gaps; of two random gaps,
+half decrease."""
 
 
 def read_event_npz(path: Path, gaps: bool | None = None) -> EventRows:
@@ -60,7 +60,7 @@ def read_event_npz(path: Path, gaps: bool | None = None) -> EventRows:
 
 
 def _are_gaps(times: NDArray[np.float64], owner: NDArray[np.int64]) -> bool:
-    """Whether they are; where times fall in few sequences it is no, and these are refused."""
+    """Whether times are gaps; if times decrease in only a few sequences, these are an error."""
     if times.min() < 0:
         return False
     same = np.diff(owner) == 0
@@ -80,13 +80,13 @@ class _EventArrays:
         self.path, self.arrays = path, read_arrays(path, KEYS, _EXPANSION)
 
     def place(self, key: str, flat: int | np.integer) -> str:
-        """Where a value is, for a message."""
+        """Describes the place of a value in messages."""
         index = np.unravel_index(flat, self.arrays[key].shape)
         inside = f"[{', '.join(str(i) for i in index)}]" if index else ""
         return f"{self.path}:{key}{inside}"
 
     def events(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The sequence of each event, and its index, both int64 [n]."""
+        """Sequence of each event, and its index, both int64 [n]."""
         others = ", ".join(key for key in self.arrays if key != "times")
         if "times" not in self.arrays:
             advice = "save them under the names times, marks, and lengths or masks"
@@ -145,7 +145,7 @@ class _EventArrays:
         return values
 
     def event_types(self, flat: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Whole numbers at the indices, int64 [n]."""
+        """Integers at the indices, int64 [n]."""
         values = self._array("marks", "iuf", "integers").reshape(-1)[flat]
         if values.dtype.kind == "f":
             values = _doubles(values)
@@ -157,7 +157,7 @@ class _EventArrays:
         return values.astype(np.int64)
 
     def ends(self, count: int) -> NDArray[np.float64]:
-        """When the observation of each of N sequences ended, float64 [N]."""
+        """End of the observation of each of N sequences, float64 [N]."""
         ends = self._array("t_max", "fiu", "numbers")
         if ends.shape not in ((), (1,), (count,)):
             expected = f"one number, or one for each of {count} sequences"
@@ -183,7 +183,7 @@ class _EventArrays:
         advice: str,
         flat: NDArray[np.int64] | None = None,
     ) -> None:
-        """Refuses the first value that is wrong."""
+        """Raises an error about the first invalid value."""
         if wrong.any():
             first = int(np.argmax(wrong))
             place = first if flat is None else int(flat[first])
@@ -201,6 +201,6 @@ class _EventArrays:
 
 
 def _doubles(values: NDArray) -> NDArray[np.float64]:
-    """As float64; what is beyond it is infinite, without a warning."""
+    """Converts to float64; numbers beyond its range become infinite, without a warning."""
     with np.errstate(all="ignore"):
         return values.astype(np.float64)

@@ -23,7 +23,7 @@ from flax_linattn.data.tables.cells import BadCellError, is_number, parse_number
 from flax_linattn.data.tables.tables import Table, read_table
 
 _OPTIONAL = {"event_type": "mark", "sequence": "sequence"}
-"""Columns that a table may lack, as long as no other is asked for."""
+"""Default names of optional columns of a table."""
 
 _JODIE = ("user_id", "item_id", "timestamp", "state_label")
 """Columns before the features."""
@@ -32,7 +32,7 @@ MAX_DIM_PROCESS = 2**20
 """Maximum ``dim_process``, the number of event types, of an EasyTPP file."""
 
 _CLOSE = {"rtol": 1e-2, "atol": 1e-5}
-"""How well EasyTPP's times agree with the gaps between them, the latter relative to the last."""
+"""Tolerance between EasyTPP's times and gaps, relative to the last time."""
 
 _JSON_OBJECT_BYTES, _JSON_VALUE_BYTES = 64, 32
 """Bytes of memory of an empty list or dict, and of a number in one."""
@@ -82,7 +82,7 @@ def read_event_table(
 
 
 def _column(table: Table, what: str, name: str) -> list[str] | None:
-    """The texts of a column; None if there is none and there need not be."""
+    """Returns the texts of a column; None if an optional column is missing."""
     names, place = table.names, table.source
     if table.lines is not None:
         place = f"{place}:{table.header_line}"
@@ -107,7 +107,7 @@ def _column(table: Table, what: str, name: str) -> list[str] | None:
 def _timed(
     rows: EventRows, column: str, cells: list[str], zone: tzinfo, *, named: bool
 ) -> EventRows:
-    """The rows with times from texts, all dates or all numbers as the first one is."""
+    """Parses the times of rows: all dates or all numbers, as the first one is."""
     rows.named, rows.dates = named, bool(cells) and not is_number(cells[0])
     rows.options = ("sort",)
     rows.advice = "sort the rows by time, or pass sort=True"
@@ -148,7 +148,7 @@ def _no_time(rows: EventRows, column: str, row: int, cell: str) -> EventFileErro
 
 
 def _finite(cells: list[str]) -> tuple[NDArray[np.float64], int | None]:
-    """Numbers of at most ``MAX_TIME``, and the index of the first cell that is none."""
+    """Parses numbers up to ``MAX_TIME``; also returns the index of the first invalid cell."""
     try:
         numbers = parse_numbers(cells, missing=())
     except BadCellError as bad:
@@ -406,9 +406,9 @@ def _list(reader: LineReader, value: dict[str, Any], key: str, length: int | Non
 
 
 def _json_values(reader: LineReader) -> Iterator[Any]:
-    """The elements of the one array in a file, or its values between blanks, such as one a line.
+    """Yields the elements of the array in a file, or its JSON values, such as one per line.
 
-    While a value is looked at, the line of the reader is that at which the value begins.
+    While a value is parsed, the current line of the reader is the line where the value begins.
     """
     text = "\n".join(reader)
     objects, values = text.count("{") + text.count("["), text.count(",")
@@ -453,7 +453,7 @@ def _json_values(reader: LineReader) -> Iterator[Any]:
 
 
 def _decode(reader: LineReader, text: str, at: int) -> tuple[Any, int]:
-    """The value at a place, and where it ends."""
+    """Decodes the value at a position; also returns where it ends."""
     expected = "a value as JSON"
     try:
         return json.JSONDecoder().raw_decode(text, at)

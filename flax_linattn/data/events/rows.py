@@ -1,4 +1,4 @@
-"""Events of a file, one a row, checked and made into sequences."""
+"""Events of a file, one per row, which are checked and grouped into sequences."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from flax_linattn.data.events.clock import format_date, parse_bound
 from flax_linattn.data.events.sequences import SINGLE_EVENT_TYPE, EventSequences
 
 MAX_EVENT_TYPE = 10**15
-"""Maximum of event types that are numbers; float64 holds each one exactly."""
+"""Maximum of numeric event types; float64 holds each one exactly."""
 
 _WHOLE = re.compile(r"-?\d{1,18}", re.ASCII)
 
 
 class EventFileError(DataFormatError):
-    """A file of events breaks its format, or the options that it is read with do not fit it.
+    """A file of events violates its format, or does not match the options for reading it.
 
     Attributes:
         reason: The message without the advice, for whoever has other advice to give.
@@ -38,7 +38,7 @@ class EventFileError(DataFormatError):
 
 @dataclasses.dataclass
 class EventRows:
-    """The n events of a file; a sequence is in order, its rows need not be adjacent.
+    """The n events of a file; rows of a sequence are in order, but need not be adjacent.
 
     Attributes:
         path: The file.
@@ -49,15 +49,15 @@ class EventRows:
         line: Line of each event in the file, int64 [n], from 1.
         place: Function that describes the place of a row's event for a message, for files without
             lines.
-        named: Whether ``sequence`` holds names.
+        named: Whether ``sequence`` holds names instead of numbers.
         event_type_names: Names of all possible event types. Default: those in the file, sorted by
             number if all are integers, else alphabetically.
         begin: Start of the observation of each sequence, in the order of their first rows, float64
             [N]; NaN if unknown.
         end: End of the observation of each sequence, as ``begin``.
         dates: Whether the times are seconds since 1970 UTC.
-        in_order: Whether the times of the whole file must be in order, and not those of each
-            sequence alone: one that is not was damaged, or joined from several.
+        in_order: Whether the times of the whole file must be in order, not only the times of each
+            sequence: a file that is not in order is damaged, or joined from several files.
         advice: Advice for an error about times that decrease.
         options: Names of the options that this advice is about.
     """
@@ -78,7 +78,7 @@ class EventRows:
     options: tuple[str, ...] = ()
 
     def where(self, row: int) -> str:
-        """Where an event is, such as ``path:line``."""
+        """Describes the place of an event, such as ``path:line``."""
         return self.place(row) if self.line is None else f"{self.path}:{self.line[row]}"
 
     def sequences(
@@ -96,8 +96,8 @@ class EventRows:
                 ``parse_bound``.
             end: End of the observation of all sequences, as ``begin``.
             zone: Time zone of ``begin`` and ``end``, if they are dates.
-            sort: Whether to sort the events of each sequence by time; those of one time stay in
-                order.
+            sort: Whether to sort the events of each sequence by time; simultaneous events keep
+                their order.
 
         Raises:
             TypeError: If a bound is neither a number nor a string.

@@ -20,9 +20,9 @@ class Piece(NamedTuple):
 
     Attributes:
         sequence: Index of the sequence.
-        start: The first event, given or not.
-        forecast: The first event that is forecast; ``stop`` if none is.
-        stop: Behind the last event, above ``start``.
+        start: Index of the first event, given or forecast.
+        forecast: Index of the first event that is forecast; ``stop`` if there is none.
+        stop: Index after the last event, above ``start``.
     """
 
     sequence: int
@@ -35,15 +35,15 @@ class Piece(NamedTuple):
 class EventSequences:
     """Sequences of events with times and event types.
 
-    The first events of a sequence may be given: they are history, which a model or a process sees,
-    and the others are forecast. The gap before the first event, from the begin on, belongs to that
-    event: it is forecast with it, or is part of the history where the first event is given. A begin
-    stands where an event before the first one would; nothing is known of what was before it.
+    The first events of a sequence may be given: a model or a process conditions on them, and
+    forecasts the others. The gap from the start of the observation to the first event belongs to
+    that event: it is forecast with it, or is history if the first event is given. The start of the
+    observation takes the place of a previous event; nothing is known about the time before it.
 
     Args:
         name: Name of the data set.
-        times: Times of the events of each sequence, float64 [n], n >= 1, which never decrease; in
-            one unit, which is seconds since 1970-01-01 UTC if ``dates``.
+        times: Times of the events of each sequence, float64 [n], n >= 1, nondecreasing; all in the
+            same unit, seconds since 1970-01-01 UTC if ``dates``.
         event_types: Types of the same events, int32 [n], as indices into ``event_type_names``.
         event_type_names: Names of all possible event types.
         begin: Start of the observation of each sequence, float64 [N], at or before its first event;
@@ -178,33 +178,33 @@ class EventSequences:
 
     @property
     def begins(self) -> NDArray[np.float64]:
-        """When the observation of each began, float64 [N]; NaN where that is not known."""
+        """Start of the observation of each sequence, float64 [N]; NaN if unknown."""
         return np.full(len(self), np.nan) if self.begin is None else self.begin
 
     @property
     def ends(self) -> NDArray[np.float64]:
-        """When the observation of each ended, float64 [N]."""
+        """End of the observation of each sequence, float64 [N]."""
         return np.array([times[-1] for times in self.times]) if self.end is None else self.end
 
     @property
     def num_given(self) -> NDArray[np.int64]:
-        """How many first events of each sequence are history and not forecast, int64 [N]."""
+        """Number of first events of each sequence that are history and not forecast, int64 [N]."""
         return np.isnan(self.begins).astype(np.int64) if self.given is None else self.given
 
     @property
     def num_forecast(self) -> int:
-        """Events that are forecast, of all sequences: all but the given ones."""
+        """Number of forecast events of all sequences: all except the given ones."""
         return self.num_events - int(self.num_given.sum())
 
     def gaps(self) -> tuple[NDArray[np.float64], ...]:
-        """Times since the event before, or the begin, of the events that are forecast."""
+        """Times from the previous event, or the start, to each forecast event."""
         return tuple(
             np.diff(times, prepend=begin)[given:]
             for times, begin, given in zip(self.times, self.begins, self.num_given, strict=True)
         )
 
     def place(self, sequence: int, event: int) -> str:
-        """Where an event is, for a message: its line in the file, where that is known.
+        """Describes the place of an event in messages: its line in the file, if known.
 
         Args:
             sequence: Index of the sequence, from 0.
@@ -222,7 +222,7 @@ class EventSequences:
         return f"sequence {sequence}, event {event}, from 0"
 
     def with_event_types(self, type_names: Sequence[str]) -> EventSequences:
-        """The same events, with event types as indices into another list of names.
+        """Returns the same events, with event types as indices into another list of names.
 
         Args:
             type_names: Names of all possible event types, in any order.
@@ -255,7 +255,7 @@ class EventSequences:
         )
 
     def select(self, chosen: Sequence[int] | NDArray[np.int64] | range) -> EventSequences:
-        """Some of the sequences, in this order."""
+        """Selects sequences in the given order."""
         index = np.asarray(chosen, np.int64)
         return dataclasses.replace(
             self,
@@ -269,12 +269,13 @@ class EventSequences:
         )
 
     def cut(self, length: int, history: int = 0) -> EventSequences:
-        """Pieces of at most ``length`` forecast events of one sequence, in the order of time.
+        """Cuts a sequence into pieces of at most ``length`` forecast events, in order of time.
 
-        Together they forecast the same events as the whole, with the same gaps. The begin of a
-        piece is the event before its first one. A piece begins with up to ``history`` events before
-        its forecast ones, which are given; the first of a sequence has at least one of those that
-        the whole has given. A sequence of given events alone stays one piece.
+        Together the pieces forecast the same events as the whole sequence, with the same gaps. A
+        piece begins with up to ``history`` given events before its forecast events; the first piece
+        has at least one of the given events of the sequence, if any. The start of the observation
+        of a piece is the event before its first one. A sequence of only given events stays one
+        piece.
 
         Args:
             length: Maximum number of forecast events of a piece.
@@ -304,10 +305,10 @@ class EventSequences:
         return self.pieces(pieces)
 
     def pieces(self, pieces: Sequence[Piece]) -> EventSequences:
-        """Pieces of the sequences, each a sequence of its own, in this order.
+        """Makes sequences from pieces of these sequences, in the given order.
 
-        The begin of a piece is the event before its first one, or that of the whole. It ends with
-        its last event, or as the whole.
+        The observation of a piece starts at the event before its first one, or with the whole
+        sequence, and ends with its last event, or with the whole sequence.
         """
         times, event_types, begins, ends, lines = [], [], [], [], []
         all_begins, all_ends = self.begins, self.ends

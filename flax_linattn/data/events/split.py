@@ -9,7 +9,7 @@ from flax_linattn.data.events.sequences import EventSequences, Piece
 from flax_linattn.data.series.windows import Split, chronological_split
 
 MIN_SEQUENCES = 5
-"""From so many sequences on, whole ones go into the parts: of fewer, a fifth is none."""
+"""Minimum number of sequences to split by sequence; a fifth of fewer is less than one."""
 
 
 class EventSplit(NamedTuple):
@@ -29,16 +29,17 @@ class EventSplit(NamedTuple):
 def split_events(
     events: EventSequences, split: str = "0.6/0.2/0.2", by: str | None = None
 ) -> EventSplit:
-    """Splits sequences of events into three parts, each with events to forecast.
+    """Splits event sequences into three parts, each with events to forecast.
 
     Args:
         events: Events of N sequences.
-        split: Training, validation and test, separated by "/": shares, or numbers, as
-            ``chronological_split`` takes them. Of sequences; or, by time, of the forecast events of
-            each sequence.
-        by: "sequences" takes whole ones in their order, unshuffled. "time" cuts each sequence: in a
-            later part, all events before the part are given, so that it has its whole history. None
-            takes sequences if there are 5 or more, or 3 and numbers for a split; time otherwise.
+        split: Training, validation and test part, separated by "/": fractions or numbers, as in
+            ``chronological_split``, of the sequences; or, by time, of the forecast events of each
+            sequence.
+        by: "sequences" assigns whole sequences in their order, unshuffled. "time" cuts each
+            sequence: in a later part, all earlier events are given, so the whole history is known.
+            None splits by sequence if there are 5 or more, or 3 and ``split`` has numbers; by time
+            otherwise.
 
     Raises:
         OptionError: If ``split`` is invalid, does not fit the events, or leaves a part without an
@@ -72,7 +73,7 @@ def split_events(
 
 
 def _empty(parts: list[list[Piece]]) -> str | None:
-    """The name of the first part without an event to forecast."""
+    """Returns the name of the first part without an event to forecast."""
     for name, part in zip(EventSplit._fields, parts, strict=True):
         if not any(piece.forecast < piece.stop for piece in part):
             return name
@@ -80,7 +81,7 @@ def _empty(parts: list[list[Piece]]) -> str | None:
 
 
 def _whole(events: EventSequences, split: str) -> list[list[Piece]]:
-    """Whole sequences for each part."""
+    """Assigns whole sequences to each part."""
     given = events.num_given.tolist()
     return [
         [Piece(i, 0, given[i], len(events.times[i])) for i in part]
@@ -89,7 +90,7 @@ def _whole(events: EventSequences, split: str) -> list[list[Piece]]:
 
 
 def _by_time(events: EventSequences, split: str) -> list[list[Piece]]:
-    """Of each sequence the events for each part, behind all that are before them."""
+    """Cuts each sequence in time; each part includes all earlier events, as given."""
     parts: list[list[Piece]] = [[], [], []]
     for sequence, given in enumerate(events.num_given.tolist()):
         what = f"events to forecast of sequence {sequence}"

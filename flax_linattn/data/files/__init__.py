@@ -1,1 +1,1 @@
-"""Files before their meaning: text read line by line, archives and folders of files, arrays."""
+"""Format-independent reading of files: lines of text, archives, folders and arrays."""

@@ -1,4 +1,4 @@
-"""Arrays of numbers from ``.npz`` files, within bounds."""
+"""Arrays of numbers from ``.npz`` files, within memory limits."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from flax_linattn.safe_npz import NpzFile
 
 
 def read_arrays(path: str | Path, names: Sequence[str], expansion: int) -> dict[str, NDArray]:
-    """Reads the named arrays that the file has; see ``safe_npz.NpzFile``.
+    """Reads arrays of a file by name, without pickles; see ``safe_npz.NpzFile``.
 
-    Those that the file has of ``names``, without pickles. Arrays that take far more memory than
-    the file's size suggests are refused before they are unpacked; ``expansion`` is the memory for
-    their checks and conversions, as a multiple of theirs.
+    Names that the file lacks are skipped. Arrays that need far more memory than the size of the
+    file suggests are rejected before they are unpacked; ``expansion`` is the memory for checks and
+    conversions, as a multiple of the size of the arrays.
     """
     path = Path(path)
     check_is_file(path)

@@ -1,4 +1,4 @@
-"""Trees of one folder a class, ``train/CLASS/file`` with ``test`` or ``val`` beside."""
+"""Trees of one folder per class: ``train/CLASS/file``, and ``test`` or ``val``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from flax_linattn.data.labels import in_order
 
 TRAIN = "train"
 TESTS = ("test", "val", "valid", "validation")
-"""Folders of what is tested on: the first of them that has the classes of ``train``."""
+"""Names of test folders; the first one that has the classes of ``train`` is used."""
 
 
 class Split(NamedTuple):
@@ -28,7 +28,7 @@ class Split(NamedTuple):
 
 
 class ClassFolders(NamedTuple):
-    """What a tree of folders holds.
+    """The labeled files of a tree of folders.
 
     Attributes:
         classes: Class names in sorted order, see ``data.labels.in_order``.
@@ -52,9 +52,9 @@ def find_class_folders(
 ) -> ClassFolders:
     """Finds the files of each class, at any depth below the folder of the class.
 
-    ``train`` may stand below other folders, as in an archive with one folder at its top. ``wanted``
-    says which names count, ``kind`` what they are called in messages; folders of ``no_class`` are
-    left out with a note on why.
+    ``train`` may be below other folders, as in an archive with one top-level folder. ``wanted``
+    selects file names, and ``kind`` names these files in messages; folders of ``no_class`` are
+    skipped with a note.
     """
     no_class = no_class or {}
     files = [name for name in tree.sizes if wanted(name)]
@@ -95,14 +95,14 @@ def find_class_folders(
 
 
 def about_others(tree: FileTree, num_wanted: int, kind: str) -> list[str]:
-    """Notes where files of other kinds, or links of an archive, are left out."""
+    """Adds notes on skipped files of other kinds, and on skipped links of an archive."""
     others = len(tree.sizes) - num_wanted
     notes = [f"files that are no {kind}, left out: {others:,}"] if others else []
     return notes + ([f"links in the archive, left out: {tree.links:,}"] if tree.links else [])
 
 
 def _top(tree: FileTree, files: Sequence[str], kind: str) -> str:
-    """What stands in front of ``train``, "" or ended by "/"."""
+    """Returns the path of the parent of ``train``: "", or a path that ends with "/"."""
     tops = {
         "/".join(parts[:place]) + "/" * bool(place)
         for parts in (name.split("/")[:-1] for name in files)
@@ -124,7 +124,7 @@ def _top(tree: FileTree, files: Sequence[str], kind: str) -> str:
 
 
 def files_by_class(files: Sequence[str], prefix: str) -> dict[str, list[str]]:
-    """Files below a folder by the folder of their class; others are left out."""
+    """Groups the files below a folder by the folder of their class; skips other files."""
     by_class: dict[str, list[str]] = {}
     for name in files:
         label, slash, _ = name.removeprefix(prefix).partition("/")
@@ -134,7 +134,7 @@ def files_by_class(files: Sequence[str], prefix: str) -> dict[str, list[str]]:
 
 
 def make_split(by_class: Mapping[str, Sequence[str]], classes: Sequence[str]) -> Split:
-    """Files with their labels, sorted by class, then by name."""
+    """Returns files with their labels, sorted by class, then by name."""
     pairs = [
         (name, label)
         for label, of_class in enumerate(classes)
@@ -150,7 +150,7 @@ def _differ(
     classes: Sequence[str],
     parts: Mapping[str, Mapping[str, object]],
 ) -> str:
-    """The message where nothing can be tested on."""
+    """Returns the error message if there is no test folder."""
     for part, labels in parts.items():
         if unknown := sorted(set(labels) - set(classes)):
             return (

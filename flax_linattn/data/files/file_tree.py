@@ -1,4 +1,4 @@
-"""Trees of many files, in a folder or inside an archive, without unpacking anything to disk."""
+"""Trees of many files, in a folder or an archive, read without unpacking to disk."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from flax_linattn.data.files.unpacking import check_unpacked_bytes
 from flax_linattn.safe_npz import read_zip_entry
 
 MAX_FILE_BYTES = 2**30
-"""Bytes of one file of a tree; the largest of the official sets take 35 million."""
+"""Maximum size in bytes of a file in a tree; the largest official file has 35 million."""
 
 MAX_DEPTH = 12
-"""Maximum depth of nested folders; deeper ones are a link that leads back to itself."""
+"""Maximum depth of nested folders; deeper ones indicate a cycle of links."""
 
 MAX_HEADER_BYTES = 2**20
-"""Bytes of the headers of one file in a tar; names and extended attributes take a few thousand."""
+"""Maximum size in bytes of a tar header; long names and attributes take a few thousand."""
 
 _ENTRY_BYTES = 512
-"""Bytes of memory for a file of an archive, beside its name."""
+"""Bytes of memory per file of an archive, in addition to its name."""
 
 ARCHIVES = (".tar", ".tar.gz", ".tgz", ".tar.xz", ".tar.bz2", ".zip")
-"""Suffixes of archives, for messages: what is read is known by its first bytes."""
+"""Suffixes of archives, for messages; archives are recognized by their first bytes."""
 
 
 class _Entry(NamedTuple):
@@ -45,16 +45,16 @@ class _Entry(NamedTuple):
 class FileTree:
     """The files below a folder, or those in a ``.tar``, ``.tar.gz``, ``.tar.xz`` or ``.zip``.
 
-    Nothing is written to disk, and no name or link in an archive is followed. Files and folders
-    whose names begin with a dot, and "__MACOSX", are left out; so are links in archives.
+    Nothing is written to disk, and links in archives are not followed. Files and folders whose
+    names begin with a dot, "__MACOSX", and links in archives are skipped.
 
     Args:
-        path: The argument.
+        path: Folder or archive.
 
     Attributes:
         path: As given.
-        sizes: Bytes of each file, by its name: the parts of its path below the top, joined by "/".
-        links: Number of links of an archive that were left out.
+        sizes: Size in bytes of each file, by name: its path relative to the top, with "/".
+        links: Number of skipped links of an archive.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -95,7 +95,7 @@ class FileTree:
         return name
 
     def place(self, name: str) -> str:
-        """Where a file is, for a message: its path, or the archive, "!" and its name in there."""
+        """Describes the place of a file in messages: its path, or archive + "!" + name."""
         return f"{self.path / name}" if self._is_folder else f"{self.path}!{quote(name, 200)[1:-1]}"
 
     def read(
@@ -103,8 +103,8 @@ class FileTree:
     ) -> Iterator[tuple[str, bytes]]:
         """Yields the content of each file, in an archive in the order of the archive.
 
-        A file of more than ``max_bytes`` (1 GiB by default) is refused, and so are files that take
-        far more memory than the archive's size suggests.
+        A file of more than ``max_bytes`` (default 1 GiB) is an error, and so are files that need
+        far more memory than the size of the archive suggests.
         """
         max_bytes = MAX_FILE_BYTES if max_bytes is None else max_bytes
         for name in names:
@@ -125,11 +125,11 @@ class FileTree:
             yield from contents(in_order)
 
     def read_all(self, names: Collection[str], max_bytes: int | None = None) -> dict[str, bytes]:
-        """The contents of a few files, by their names; see ``read``."""
+        """Reads the contents of a few files by name; see ``read``."""
         return dict(self.read(names, max_bytes))
 
     def stored_bytes(self, *names: str) -> int:
-        """Bytes that files take on the disk, or the size of their archive if that is less."""
+        """Returns the bytes of files on disk, or the size of their archive if that is less."""
         unpacked = sum(self.sizes[name] for name in names)
         return unpacked if self._is_folder else min(unpacked, self.path.stat().st_size)
 
@@ -196,7 +196,7 @@ class FileTree:
 
     @contextmanager
     def _opened_tar(self) -> Iterator[io.BufferedReader[Any]]:
-        """What a compressed tar holds, buffered, since tarfile reads half a kilobyte at a time."""
+        """Opens a compressed tar with a buffer, since tarfile reads half a kilobyte at a time."""
         with (
             open_uncompressed(self.path, expansion=1) as opened,
             io.BufferedReader(cast("Any", opened), 2**18) as content,
@@ -205,10 +205,10 @@ class FileTree:
 
 
 class _Headers:
-    """What tarfile reads of a tar, whose headers may say any length.
+    """Limits the bytes that tarfile reads of headers, which may declare any length.
 
     Attributes:
-        num_bytes: Bytes that were read since it was last set to 0.
+        num_bytes: Number of bytes read since the attribute was last set to 0.
     """
 
     def __init__(self, file: io.BufferedReader[Any]) -> None:
@@ -224,12 +224,12 @@ class _Headers:
 
 
 def _is_hidden(parts: Iterable[str]) -> bool:
-    """Whether a name is a hidden file or folder of a system, or leads out of the tree."""
+    """Whether a name is a hidden or system file or folder, or leads out of the tree."""
     return any(part in ("", "__MACOSX") or part.startswith(".") for part in parts)
 
 
 def _below(folder: Path, prefix: str = "", depth: int = 0) -> Iterator[tuple[str, int]]:
-    """The files below a folder with their sizes, sorted."""
+    """Lists the files below a folder with their sizes, sorted."""
     if depth > MAX_DEPTH:
         return
     with os.scandir(folder) as listing:

@@ -1,4 +1,4 @@
-"""Text files, plain or compressed, read line by line with their place kept for error messages."""
+"""Text files, plain or compressed, read line by line, with line numbers for errors."""
 
 import bz2
 import gzip
@@ -19,27 +19,27 @@ _COMPRESSED: dict[str, tuple[bytes, Callable[..., Any]]] = {
     ".xz": (b"\xfd7zXZ\x00", lzma.open),
     ".bz2": (b"BZh", bz2.open),
 }
-"""First bytes, and what opens it, by suffix."""
+"""First bytes and opener of each compression, by suffix."""
 _TEXTS = (".gz", ".xz")
-"""Suffixes of text files that are read compressed."""
+"""Suffixes of compressed text files."""
 
 MAX_LINE_LENGTH = 2**26
 """Maximum number of characters of a line; the longest line of the archives has ten million."""
 
 _EXAMPLE_BYTES = 1024
-"""Bytes that an example or a series takes beside its values."""
+"""Bytes of memory per example or series, in addition to its values."""
 
 _ITEM_BYTES = 256
-"""Bytes that a label, a channel, a cell or a short array takes while a file is read."""
+"""Bytes of memory per label, channel, cell or short array while a file is read."""
 
 _ESCAPED = re.compile("[\udc80-\udcff]")
-"""A byte that is not of the encoding."""
+"""Pattern of a byte that the encoding cannot decode."""
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
 STREAM_DAMAGE = (EOFError, zlib.error, gzip.BadGzipFile, lzma.LZMAError)
 
 
 def check_is_file(path: Path) -> None:
-    """Refuses what is no file."""
+    """Raises an error if a path is not a file."""
     if not path.is_file():
         got = "a folder" if path.is_dir() else "nothing"
         raise FileNotFoundError(
@@ -49,9 +49,9 @@ def check_is_file(path: Path) -> None:
 
 
 def open_uncompressed(path: Path, expansion: int = TEXT_EXPANSION) -> IO[bytes]:
-    """Opens a file to read its bytes, uncompressed where it begins as gzip, xz or bzip2 do.
+    """Opens a file for reading bytes, and decompresses gzip, xz and bzip2 by first bytes.
 
-    A stream that unpacks to far more than the file's size is refused; see ``limit_stream``.
+    A stream that unpacks to far more than the size of the file is an error; see ``limit_stream``.
     """
     with open(path, "rb") as file:
         start = file.read(6)
@@ -62,7 +62,7 @@ def open_uncompressed(path: Path, expansion: int = TEXT_EXPANSION) -> IO[bytes]:
 
 
 def text_encoding(path: Path) -> str:
-    """The encoding of a text file by its byte-order mark: ``utf-16``, else ``utf-8``."""
+    """Infers the encoding of a text file from its byte-order mark: ``utf-16``, else ``utf-8``."""
     try:
         with open_uncompressed(path) as file:
             return "utf-16" if file.read(2) in _UTF16 else "utf-8"
@@ -74,15 +74,15 @@ class LineReader:
     """Lines of a text file, plain or compressed by gzip or xz.
 
     Args:
-        path: The file; its first bytes say whether it is compressed.
-        encoding: A codec's name; "auto" is UTF-8, or UTF-16 where a byte-order mark says so.
-        is_strict: Whether a byte that is not of the encoding is refused; else it becomes a
-            backslash escape, as old files hold Latin-1 comments.
+        path: File; its first bytes tell whether it is compressed.
+        encoding: Name of a codec; "auto" is UTF-8, or UTF-16 with a byte-order mark.
+        is_strict: Whether an undecodable byte is an error; otherwise it becomes a backslash escape,
+            because old files contain Latin-1 comments.
 
     Attributes:
         path: The file.
-        line: Number of the last line given, from 1; 0 before the first.
-        terminated: Whether the last line given ended with a newline.
+        line: Number of the last line returned, from 1; 0 before the first.
+        terminated: Whether the last line returned ended with a newline.
     """
 
     def __init__(
@@ -153,13 +153,13 @@ class LineReader:
         return text.removesuffix("\n")
 
     def check_count(self, num_items: int) -> None:
-        """Refuses very many items of a small file, each of which becomes an object."""
+        """Raises an error if a small file has very many items, each of which becomes an object."""
         check_unpacked_bytes(self.path, num_items * _ITEM_BYTES, self._stored)
 
     def content(self, comment: str) -> Iterator[str]:
-        """The lines without blanks around them, but for blank lines and comments.
+        """Yields stripped lines, without blank lines and comments.
 
-        Each may be an example or a series, however short.
+        Each line may be an example or a series, however short.
         """
         for line in self:
             check_unpacked_bytes(self.path, self.line * _EXAMPLE_BYTES, self._stored)
@@ -168,7 +168,7 @@ class LineReader:
                 yield text
 
     def tags(self, comment: str) -> Iterator[tuple[str, str]]:
-        """The tags of a header up to ``@data``, each with the rest of its line."""
+        """Yields the tags of a header up to ``@data``, each with the rest of its line."""
         for text in self.content(comment):
             tag, *rest = text.split(maxsplit=1)
             if tag.lower() == "@data":

@@ -1,4 +1,4 @@
-"""Limits on the memory that a file takes once unpacked, checked before it is unpacked."""
+"""Limits on the memory of unpacked files, which are checked before unpacking."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from flax_linattn.checks import format_bytes
 from flax_linattn.data.errors import DataFormatError
 
 MAX_UNPACKED_BYTES = 2**30
-"""Bytes that any file may take in memory, however small it is."""
+"""Bytes that any file may take in memory, even a small one."""
 
 MAX_RATIO = 100
-"""Bytes that a larger file may take in memory for each of its own.
+"""Bytes that a larger file may take in memory per byte on disk.
 
-Tables, arrays and texts of real data sets are compressed 2 to 30 times. Constant bytes are
-compressed 1,000 times by deflate and 7,000 times by xz.
+Compression ratios are 2 to 30 for tables, arrays and texts of real data sets; for constant bytes
+1,000 with deflate, and 7,000 with xz.
 """
 
 TEXT_EXPANSION = 8
-"""Bytes of memory for each byte of a text: an empty cell is a separator, and becomes a float64."""
+"""Bytes of memory per byte of text: an empty cell of one byte becomes a float64."""
 
 _MIN_VALUE_BYTES = 8
-"""Readers convert narrower values to float64 or int64."""
+"""Minimum bytes of memory per value: readers convert narrower values to float64 or int64."""
 
 
 class UnpackedSizeError(DataFormatError):
-    """A file takes far more memory than its size suggests."""
+    """A file needs far more memory than its size suggests."""
 
 
 def max_unpacked_bytes(stored: int, expansion: int = 1) -> int:
-    """Bytes to which a file of ``stored`` bytes may unpack; fewer where memory is a multiple.
+    """Returns the maximum unpacked size in bytes of a file of ``stored`` bytes.
 
     Example:
         >>> max_unpacked_bytes(2**20) == 2**30, max_unpacked_bytes(2**30) == 100 * 2**30
@@ -51,14 +51,14 @@ def check_unpacked_bytes(
     advice: str = "unpack it first if you trust its source",
     expansion: int = 1,
 ) -> None:
-    """Refuses data that take too many bytes for the size of their file.
+    """Raises an error for data that are too large for the size of their file.
 
     Args:
-        place: The file, or the part of it, for the message.
-        unpacked: Bytes in memory, as the file declares them; infinity if it does not.
-        stored: Bytes of the file.
+        place: File, or part of a file, for the message.
+        unpacked: Bytes in memory, as declared by the file; infinity if not declared.
+        stored: Size of the file in bytes.
         advice: Advice for the error message.
-        expansion: Bytes of memory for each unpacked byte.
+        expansion: Bytes of memory per unpacked byte.
 
     Example:
         >>> check_unpacked_bytes("events.npz:times", 2e9, 2_000_000)
@@ -76,17 +76,17 @@ def check_unpacked_bytes(
 
 
 def array_bytes(shape: Iterable[int], dtype: np.dtype[Any]) -> int:
-    """Bytes that an array takes in memory once readers have converted it to 64 bits."""
+    """Returns the bytes of an array in memory after readers converted it to 64 bits."""
     return math.prod(shape) * max(dtype.itemsize, _MIN_VALUE_BYTES)
 
 
 def limit_stream(file: IO[bytes], path: Path, expansion: int) -> io.BufferedReader:
-    """A stream that is unpacked while it is read, and refused where it grows too long."""
+    """Wraps a stream that is unpacked while it is read; raises an error if it grows too long."""
     return io.BufferedReader(_LimitedStream(file, path, expansion), 2**18)
 
 
 class _LimitedStream(io.RawIOBase):
-    """The unpacked bytes of a compressed file, up to the limit for its size."""
+    """Unpacked bytes of a compressed file, up to the limit for its size."""
 
     def __init__(self, file: IO[bytes], path: Path, expansion: int) -> None:
         self._file, self._path, self._expansion = file, path, expansion

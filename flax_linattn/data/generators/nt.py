@@ -14,14 +14,14 @@ from numpy.typing import ArrayLike, NDArray
 from flax_linattn.checks import OptionError, check_choice, check_integers, itemize, quote
 
 RULES = ("nt", "nt-s", "nt-r")
-"""The names that a ``Rule`` may have."""
+"""Names of the rules, see ``Rule``."""
 
 _CONDITION = re.compile(r"x([1-9]\d{0,8})=(?:x([1-9]\d{0,8})|(\d{1,9}))")
 
 
 @dataclass(frozen=True)
 class Rule:
-    """How the next symbol follows from the state of a series, its last ``delay + 1`` symbols.
+    """Rule for the next symbol of a series, given its state: the last ``delay + 1`` symbols.
 
     With N symbols and a delay of tau:
 
@@ -74,11 +74,11 @@ class Rule:
 
     @property
     def order(self) -> int:
-        """Symbols of a state, ``delay + 1``."""
+        """Number of symbols of a state, ``delay + 1``."""
         return self.delay + 1
 
     def follow(self, state: ArrayLike, length: int) -> NDArray[np.int32]:
-        """The symbols that follow a state, int32 ``[..., length]``, without the state.
+        """Continues a state: the next symbols, int32 ``[..., length]``, without the state.
 
         Args:
             state: Last symbols, int ``[..., order]``, the oldest first.
@@ -105,7 +105,7 @@ class Rule:
         return np.moveaxis(series[self.order :], 0, -1).astype(np.int32, order="C")
 
     def next_symbol(self, window: Sequence[NDArray] | NDArray) -> NDArray[np.int64]:
-        """The symbol that follows each state: ``order`` arrays int64 that can be broadcast."""
+        """Returns the symbol after each state, given as ``order`` int64 arrays that broadcast."""
         pair = (window[0] + window[-1]) % self.base
         if self.name == "nt":
             return pair
@@ -116,7 +116,7 @@ class Rule:
         return np.where(window[-lag] == (window[-other] if other else symbol), total, pair)
 
     def _read_condition(self) -> tuple[int, int, int]:
-        """Steps back to its symbol, and to the one to compare with or 0, else what to be."""
+        """Parses the condition: lag of its symbol, lag of the other symbol or 0, and value."""
         match = _CONDITION.fullmatch(self.condition)
         if match is None:
             raise OptionError(
@@ -141,7 +141,7 @@ class Rule:
 
 
 def parse_rules(text: str, base: int, delay: int, condition: str = "x1=0") -> tuple[Rule, ...]:
-    """The rules that a text names: one of ``RULES``, or several joined by "+".
+    """Parses the names of rules: one of ``RULES``, or several joined by "+".
 
     Raises:
         OptionError: If a name is unknown or repeated, or a number or the condition is invalid.
@@ -159,14 +159,14 @@ def parse_rules(text: str, base: int, delay: int, condition: str = "x1=0") -> tu
 
 
 MAX_STATE_BITS = 24
-"""States whose cycles are counted, 2 to that power."""
+"""Log2 of the maximum number of states whose cycles are counted."""
 
 
 def count_cycles(rule: Rule) -> dict[int, int]:
     """Counts the cycles of an invertible rule of at most 2**24 states by length, longest first.
 
-    With S states and a longest cycle of L it takes O(S log L) in time, O(S) in memory: about 600 MB
-    for the most states.
+    S states with a longest cycle of L take O(S log L) time and O(S) memory: about 600 MB for the
+    maximum number of states.
 
     Raises:
         OptionError: If the rule is not invertible, or has more states.
@@ -207,12 +207,12 @@ def count_cycles(rule: Rule) -> dict[int, int]:
 
 @dataclass(frozen=True)
 class NextSymbol:
-    """Guessing the next symbol of NT series from those before.
+    """Task of predicting the next symbol of NT series from the previous symbols.
 
     Attributes:
         rules: Rule of a series, or rules of a mixture: each series follows one of them, sampled
             uniformly and not revealed.
-        context: Symbols that a guess is made from.
+        context: Number of symbols that a prediction conditions on.
 
     Raises:
         OptionError: If there are no rules, they differ in their base, or the context cannot hold
@@ -249,19 +249,19 @@ class NextSymbol:
 
     @property
     def num_tokens(self) -> int:
-        """Symbols that there are, N."""
+        """Number of different symbols, N."""
         return self.rules[0].base
 
     @property
     def chance(self) -> float:
-        """How often a guess at random is right, 1/N."""
+        """Accuracy of random guesses, 1/N."""
         return 1 / self.num_tokens
 
     def sample(self, rng: np.random.Generator, rows: int) -> dict[str, NDArray[np.int32]]:
-        """Generates a series and cuts it into rows, each one symbol later than the one before.
+        """Generates a series and cuts it into overlapping rows, each shifted by one symbol.
 
-        The first symbols fill the context; the rows then ask for those that follow, one by one.
-        That is a batch, and an epoch, of the paper.
+        The first symbols fill the context; the targets of the rows are the following symbols. This
+        is a batch, and an epoch, of the paper.
 
         Returns:
             "tokens", int32 ``[rows, context]``, and "target", int32 ``[rows]``.

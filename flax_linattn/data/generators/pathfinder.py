@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from flax_linattn.checks import OptionError, check_integers
 
 Points = NDArray[np.float64]
-"""float64 [..., 2], pixels from the upper left corner: across, down."""
+"""Points float64 [..., 2] in pixels from the upper left corner: x to the right, y down."""
 
 # Lengths are in those of a dash, 2 pixels of 32, as in Long Range Arena's smallest pictures.
 _SIDE = 16.0  # of a picture
@@ -20,7 +20,7 @@ _HALF_WIDTH = 0.25  # of a dash
 _DOT = 0.75  # radius
 _DOTS_APART = 3.0  # middles of the dots, at least
 _WALL = 1.0  # curves to the border, at least, so that dots are whole
-_GREY = 0.75  # of curves; dots are white
+_GRAY = 0.75  # of curves; dots are white
 
 _AHEAD = 2.0  # of its next dash that a curve looks, before it tries another turn
 _TURNS = 16  # that a curve tries for its next dash
@@ -38,24 +38,24 @@ _MARGIN = 6  # cells around the map, so that marks need no look at its border
 class Pathfinder:
     """Gray images of two long dashed curves, short distractors and two dots at curve ends.
 
-    The label is 1 where the dots are at both ends of one curve, 0 where each is on a curve of its
-    own. Curves wind at random; they neither cross nor touch one another. A picture is drawn first,
-    and its label afterwards: a dot is at one end of the first curve, A, and the other one at A's
-    other end, or at an end of the second curve, B. B begins where A's other end is in a mirror that
-    stands on the first dot and the middle of the picture, so that neither the dots' distance nor
-    theirs from the middle says anything about the label.
+    The label is 1 if the dots are at both ends of one curve, and 0 if they are on different curves.
+    Curves wind at random, and neither cross nor touch each other. The label is sampled after the
+    curves: one dot is at one end of the first curve, A; the other dot is at A's other end, or at an
+    end of the second curve, B. B begins at the mirror image of A's other end, reflected in the line
+    through the first dot and the center of the image. So neither the distance between the dots nor
+    their distances from the center reveal the label.
 
     Source: D. Linsley et al., "Learning long-range spatial dependencies with horizontal gated
     recurrent units" (2018); Y. Tay et al., "Long Range Arena" (2021), whose Pathfinder has 6, 9
-    and 14 dashes (easy, intermediate, hard) and sides of 32, 64, 128 and 256 pixels. Sizes, the
-    turns of curves and the number of short ones are about those of its pictures of 32 pixels, at
-    every size; gaps between dashes are a little shorter, and the drawing is ours. Their second
-    curve begins near the beginning of the first one, at a fixed distance.
+    and 14 dashes (easy, intermediate, hard) and sides of 32, 64, 128 and 256 pixels. Departures: at
+    every size, lengths, turns of curves and the number of distractors are close to those of the
+    32-pixel images; gaps between dashes are slightly shorter; the second curve of the original
+    begins near the start of the first one, at a fixed distance.
 
     Attributes:
-        size: Side of a picture, pixels.
-        contour_length: Dashes of each of the two long curves. Short ones have a third, and all of
-            them up to 20; they are fewer where there is no room.
+        size: Height and width of an image in pixels.
+        contour_length: Number of dashes of each of the two long curves. A distractor has a third,
+            and all distractors have up to 20 dashes, fewer if there is no room.
 
     Raises:
         OptionError: If a number is out of range.
@@ -76,13 +76,13 @@ class Pathfinder:
         check_integers(3, 16, contour_length=self.contour_length)
 
     num_tokens = 256
-    """Different tokens: grey values."""
+    """Number of different tokens: gray values."""
 
     def sample(self, rng: np.random.Generator, rows: int) -> dict[str, NDArray]:
-        """Generates pictures, half of them of either label, to one.
+        """Generates images with balanced labels, up to one image.
 
         Returns:
-            "tokens", int32 ``[rows, size * size]``, grey values from 0, the background, to 255, row
+            "tokens", int32 ``[rows, size * size]``, gray values from 0, the background, to 255, row
             by row; "mask", bool ``[rows, size * size]``, all True; "labels", int32 ``[rows]``.
         """
         dashes, firsts, others = self._curves(rng, rows)
@@ -97,9 +97,10 @@ class Pathfinder:
         }
 
     def _curves(self, rng: np.random.Generator, rows: int) -> tuple[Points, Points, Points]:
-        """Dashes [rows, N, 2, 2], NaN where there is none; A's first end [rows, 2]; the others.
+        """Dashes [rows, N, 2, 2], padded by NaN; A's first end [rows, 2]; the other ends.
 
-        The others [rows, 2, 2] are A's second end and the end of B that is as far from A's first.
+        The other ends [rows, 2, 2] are A's second end and the end of B at the same distance from
+        A's first end.
         """
         done: list[tuple[Points, Points, Points]] = []
         missing = rows
@@ -118,7 +119,7 @@ class Pathfinder:
         return dashes, firsts, others
 
     def _attempt(self, rng: np.random.Generator, rows: int) -> tuple[Points, Points, Points]:
-        """``_curves`` of each sampled picture that has room for both long curves."""
+        """Returns ``_curves`` of the sampled images that have room for both long curves."""
         sheet = _Sheet(rng, rows)
         first = rng.uniform(_WALL, _SIDE - _WALL, size=(rows, 2))
         a, is_whole = sheet.grow(first, self.contour_length)
@@ -145,12 +146,12 @@ class Pathfinder:
         return np.concatenate(curves, axis=1), first, np.stack([a[:, -1, 1], third], axis=1)
 
     def _painted(self, dashes: Points, dots: Points) -> NDArray[np.uint8]:
-        """Pictures uint8 [rows, size, size] of dashes [rows, N, 2, 2] and dots [rows, 2, 2]."""
+        """Renders images uint8 [rows, S, S] of dashes [rows, N, 2, 2] and dots [rows, 2, 2]."""
         scale = self.size / _SIDE
         picture = np.zeros((len(dashes), self.size, self.size), np.float32)
         row, number = np.nonzero(np.isfinite(dashes[:, :, 0, 0]))
         lines = (dashes[row, number] * scale).astype(np.float32)
-        _paint(picture, row, lines, _HALF_WIDTH * scale, 255 * _GREY)
+        _paint(picture, row, lines, _HALF_WIDTH * scale, 255 * _GRAY)
         row = np.repeat(np.arange(len(dots)), 2)
         points = (dots.reshape(-1, 1, 2) * scale).astype(np.float32)
         _paint(picture, row, np.repeat(points, 2, axis=1), _DOT * scale, 255.0)
@@ -158,7 +159,7 @@ class Pathfinder:
 
 
 class _Sheet:
-    """Maps of the space that curves have taken, of many pictures at once, on which they grow."""
+    """Occupancy maps of many images at once, on which curves grow."""
 
     def __init__(self, rng: np.random.Generator, rows: int) -> None:
         self._rng = rng
@@ -170,20 +171,20 @@ class _Sheet:
         self._disc = down[near] * cells + across[near]
 
     def keep(self, chosen: NDArray[np.int64]) -> None:
-        """Continues with the chosen pictures, of which some may come several times."""
+        """Selects images by index; an image may be selected several times."""
         self._taken = self._taken[chosen]
 
     def first_free(self, points: Points) -> tuple[Points, NDArray[np.bool_]]:
-        """The first free point [rows, 2] of [rows, tries, 2], and whether there is one."""
+        """Returns the first free point [rows, 2] of [rows, tries, 2], and whether there is one."""
         free = self.are_free(points[:, :, None])
         is_any = np.asarray(free.any(1))
         return points[np.arange(len(points)), free.argmax(1)], is_any
 
     def grow(self, begin: Points, count: int) -> tuple[Points, NDArray[np.bool_]]:
-        """Dashes of curves [rows, count, 2, 2] from their begins [rows, 2], and if all are free.
+        """Grows curves of dashes [rows, count, 2, 2] from starts [rows, 2], and checks for room.
 
-        A curve turns by an angle of density cos(angle)**2, from -90 to 90 degrees, of which it
-        tries some and takes the first one that is free.
+        The turning angle has the density cos(angle)**2 from -90 to 90 degrees; several angles are
+        sampled, and the first free one is taken.
         """
         every = np.arange(len(begin))
         heading = self._rng.uniform(-np.pi, np.pi, size=len(begin))
@@ -212,17 +213,17 @@ class _Sheet:
         return dashes, is_whole
 
     def are_free(self, points: Points) -> NDArray[np.bool_]:
-        """Whether all of the points of a try are: [rows, tries, points, 2] -> [rows, tries]."""
+        """Whether all points of each try are free: [rows, tries, points, 2] -> [rows, tries]."""
         inside = np.all((points >= _WALL) & (points <= _SIDE - _WALL), axis=(2, 3))
         return inside & ~np.any(self._taken.reshape(-1)[self._cells(points)], axis=2)
 
     def _take(self, dashes: Points) -> None:
-        """Takes what is around the dashes [rows, 2, 2]."""
+        """Marks the surroundings of dashes [rows, 2, 2] as occupied."""
         points = np.stack([dashes[:, 0], dashes.mean(1), dashes[:, 1]], axis=1)
         self._taken.reshape(-1)[self._cells(points)[..., None] + self._disc] = True
 
     def _cells(self, points: Points) -> NDArray[np.int64]:
-        """Places of points [rows, ..., 2] in the maps, which lie one behind the other."""
+        """Flat indices of points [rows, ..., 2] in the concatenated maps."""
         rows, side = self._taken.shape[:2]
         cells = (np.clip(points, 0, _SIDE - 1e-9) * _CELLS).astype(np.int64) + _MARGIN
         row = np.arange(rows).reshape(-1, *(1,) * (points.ndim - 2))
@@ -231,7 +232,7 @@ class _Sheet:
 
 _ANGLES = np.linspace(-np.pi / 2, np.pi / 2, 181)
 _SHARES = 0.5 + _ANGLES / np.pi + np.sin(2 * _ANGLES) / (2 * np.pi)
-"""The integral of cos(angle)**2, by its whole."""
+"""Cumulative distribution of the density cos(angle)**2."""
 
 
 def _direction(angle: NDArray[np.float64]) -> Points:
@@ -239,7 +240,7 @@ def _direction(angle: NDArray[np.float64]) -> Points:
 
 
 def _mirrored(points: Points, others: Points) -> Points:
-    """Points [rows, 2] on the other side of the line through the middle and the other point."""
+    """Reflects points [rows, 2] in the line through the center and the other point."""
     middle = _SIDE / 2
     axis = others - middle
     axis /= np.linalg.norm(axis, axis=1, keepdims=True)
@@ -252,9 +253,9 @@ def _paint(
     row: NDArray[np.int64],
     lines: NDArray[np.float32],
     half_width: float,
-    grey: float,
+    gray: float,
 ) -> None:
-    """Paints lines [N, 2, 2], in pixels, into pictures [rows, S, S]; the brighter one is seen."""
+    """Paints lines [N, 2, 2], in pixels, into images [rows, S, S]; the brighter value wins."""
     size = picture.shape[1]
     begin, along = lines[:, 0], lines[:, 1] - lines[:, 0]
     corner = np.floor(lines.min(1) - half_width - 1).astype(np.int64)
@@ -272,7 +273,7 @@ def _paint(
         dx[:, None] - fraction * along[:, 0, None, None],
         dy[:, :, None] - fraction * along[:, 1, None, None],
     )
-    value = grey * np.clip(half_width + 0.5 - distance, 0, 1)
+    value = gray * np.clip(half_width + 0.5 - distance, 0, 1)
     inside = ((y >= 0) & (y < size))[:, :, None] & ((x >= 0) & (x < size))[:, None]
     place = (row[:, None, None] * size + y[:, :, None]) * size + x[:, None]
     chosen = inside & (value > 0)

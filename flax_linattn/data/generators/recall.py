@@ -1,4 +1,4 @@
-"""Sequences with questions at marked positions, each answered by what came before."""
+"""Synthetic recall tasks: sequences with queries whose answers occur earlier."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ _MAX_SYMBOLS = 2**31 - 2  # so that they and a special token are int32
 
 
 class QueriedSequences(abc.ABC):
-    """Sequences of T = ``length`` tokens, most of ``num_symbols`` symbols and a special token."""
+    """Base class of recall tasks: sequences of ``length`` tokens with queries."""
 
     length: int
     num_symbols: int
 
     @property
     def num_tokens(self) -> int:
-        """Different tokens, the special ones among them; they are 0 to ``num_tokens - 1``."""
+        """Number of different tokens, including special ones: 0 to ``num_tokens - 1``."""
         return self.num_symbols + 1
 
     @property
     def chance(self) -> float:
-        """How often a guess at random among the possible answers is right."""
+        """Accuracy of random guesses among the possible answers."""
         return 1 / self.num_symbols
 
     @abc.abstractmethod
@@ -34,30 +34,29 @@ class QueriedSequences(abc.ABC):
         """Generates a batch of sequences with recall queries.
 
         Returns:
-            "tokens", int32 ``[rows, T]``; "targets", int32 ``[rows, T]``, the right answer after
-            each token, 0 where there is no question; "asked", bool ``[rows, T]``, True where there
-            is one.
+            "tokens", int32 ``[rows, T]``; "targets", int32 ``[rows, T]``, the correct answer after
+            each token, 0 if there is no query; "asked", bool ``[rows, T]``, True at queries.
         """
 
 
 @dataclass(frozen=True)
 class AssociativeRecall(QueriedSequences):
-    """Multi-query associative recall: each key of the sequence is asked for its value, once.
+    """Multi-query associative recall: each key of a sequence is queried once for its value.
 
-    A sequence begins with its pairs, key and value in turn, all keys and all values different. What
-    follows are slots of two tokens; a key that is asked stands in front of one, drawn without
-    replacement with probabilities falling as ``slot**(power_a - 1)``, slots being counted from 1:
-    early slots are more likely. The rest is filled with token 0. Keys are of the lower half of the
-    symbols, values of the upper.
+    A sequence begins with its pairs of key and value; all keys and all values are distinct. The
+    rest consists of slots of two tokens. Each key is queried at the start of a slot, which is
+    sampled without replacement with probability proportional to ``slot**(power_a - 1)``, counted
+    from 1, so early slots are more likely. All other positions hold token 0. Keys are the lower
+    half of the symbols, values the upper half.
 
     Source: S. Arora et al., "Zoology: Measuring and improving recall in efficient language models"
     (2023), and its public code, which by default has random tokens instead of filler.
 
     Attributes:
-        num_pairs: Pairs, and questions.
+        num_pairs: Number of key-value pairs, and of queries.
         length: Number T of tokens.
-        num_symbols: Keys and values that there are, without the filler.
-        power_a: The power law's; 1 asks at uniform positions.
+        num_symbols: Number of different keys and values, without the filler.
+        power_a: Exponent of the power law; 1 samples slots uniformly.
 
     Raises:
         OptionError: If the pairs and the slots do not fit the length, there are too few symbols for
@@ -99,7 +98,7 @@ class AssociativeRecall(QueriedSequences):
 
     @property
     def chance(self) -> float:
-        """Accuracy of a guess among all values; among a sequence's it is 1 / num_pairs."""
+        """Accuracy of guesses among all values; among the values that occur, 1 / num_pairs."""
         return 1 / (self.num_symbols - self._num_keys)
 
     def sample(self, rng: np.random.Generator, rows: int) -> dict[str, NDArray]:
@@ -124,16 +123,16 @@ class AssociativeRecall(QueriedSequences):
 
 @dataclass(frozen=True)
 class Copying(QueriedSequences):
-    """Symbols, a separator, and the same symbols again, each asked for after the one before.
+    """Copying task: symbols, a separator, and the same symbols again, predicted one by one.
 
-    The last symbol is asked for and not shown a second time.
+    The last symbol is a target, but its copy is not part of the input.
 
     Source: S. Jelassi et al., "Repeat after me: Transformers are better than state space models at
     copying" (2024).
 
     Attributes:
-        num_copied: Symbols to copy.
-        num_symbols: Symbols that there are; the separator is one more token, the last.
+        num_copied: Number of symbols to copy.
+        num_symbols: Number of different symbols; the separator is an additional token, the last.
         length: Number T of tokens, twice ``num_copied``; not an argument.
 
     Raises:
@@ -169,14 +168,14 @@ class Copying(QueriedSequences):
 
 @dataclass(frozen=True)
 class Induction(QueriedSequences):
-    """Random symbols with a trigger among them, and again at the end: what came after the first?
+    """Induction task: after a repeated trigger, predict the symbol that followed its first use.
 
     Source: the induction heads of D. Y. Fu et al., "Hungry hungry hippos: Towards language
     modeling with state space models" (2023).
 
     Attributes:
         length: Number T of tokens.
-        num_symbols: Symbols that there are; the trigger is one more token, the last.
+        num_symbols: Number of different symbols; the trigger is an additional token, the last.
 
     Raises:
         OptionError: If there are fewer than 3 tokens, or 2 symbols.
@@ -210,10 +209,10 @@ class Induction(QueriedSequences):
 
 @dataclass(frozen=True)
 class Parity(QueriedSequences):
-    """Random bits: is the number of ones so far odd? Asked after each.
+    """Parity task: after each random bit, predict whether the number of ones so far is odd.
 
     Attributes:
-        length: Number T of bits.
+        length: Number T of bits of a sequence.
 
     Raises:
         OptionError: If ``length`` is below 1.
@@ -243,6 +242,6 @@ class Parity(QueriedSequences):
 
 
 def _distinct(rng: np.random.Generator, rows: int, number: int, choices: int) -> NDArray[np.int64]:
-    """Different numbers below ``choices`` in each row, in random order, ``[rows, number]``."""
+    """Samples distinct numbers below ``choices`` in random order, ``[rows, number]``."""
     every = np.tile(np.arange(choices), (rows, 1))
     return rng.permuted(every, axis=1)[:, :number]

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 from flax_linattn.checks import OptionError
 from flax_linattn.data.batches.batches import Batches
-from flax_linattn.data.images.images import LabelledImages
+from flax_linattn.data.images.images import LabeledImages
 
 PADDING = 4
-"""Black pixels on every side that ``shift_and_flip`` cuts its window from."""
+"""Number of black pixels that ``shift_and_flip`` adds on every side."""
 
 Augmentation: TypeAlias = Callable[[NDArray[np.uint8], np.random.Generator], NDArray[np.uint8]]
 """(image uint8 [H, W, C], random generator) -> an image of the same shape."""
@@ -22,7 +22,7 @@ Augmentation: TypeAlias = Callable[[NDArray[np.uint8], np.random.Generator], NDA
 def shift_and_flip(image: NDArray[np.uint8], rng: np.random.Generator) -> NDArray[np.uint8]:
     """Shifts a small image by up to four pixels, and mirrors it with probability one half.
 
-    The result is black where the shift leaves the image.
+    Pixels from outside the image are black.
 
     Source: K. He et al., "Deep Residual Learning for Image Recognition" (2016), section 4.2.
 
@@ -43,15 +43,15 @@ class ImageBatches(Batches):
     """``Batches`` of images: normalized, and augmented at random in each epoch.
 
     A batch has "image", float32 [B, H, W, C], ``(pixels / 255 - mean) / std``; "labels", int32 [B];
-    and "weight", float32 [B]. The changes of an image are drawn from (seed, epoch, example), so
-    that a resumed run sees the same ones.
+    and "weight", float32 [B]. The augmentation of an image depends only on (seed, epoch, example),
+    so a resumed run repeats it exactly.
 
     Args:
         images: Images and their labels.
         batch_size: Number B of examples of a batch; it may exceed N.
         augmentation: Random change of a training image, such as ``shift_and_flip``; None for none.
-        seed: Each epoch has its own order and changes, drawn from it; None keeps the order of the
-            images, and takes no random changes: for validation and test.
+        seed: Random seed of the order and the augmentation in each epoch. None keeps the order of
+            the images and disables augmentation, as for validation and test.
         mean: Mean of the pixels, from 0 to 1: one number, or one for each channel.
         std: Standard deviation of the pixels, likewise.
 
@@ -62,7 +62,7 @@ class ImageBatches(Batches):
 
     Example:
         >>> pixels = np.full((3, 8, 8, 1), 255, np.uint8)
-        >>> images = LabelledImages("toy", ("a", "b"), np.array([0, 1, 1], np.int32), pixels)
+        >>> images = LabeledImages("toy", ("a", "b"), np.array([0, 1, 1], np.int32), pixels)
         >>> batches = ImageBatches(images, 2, seed=None, mean=0.5, std=0.25)
         >>> batch = batches.batch(1)
         >>> batch["image"].shape, batch["image"][0, 0, 0, 0], batch["weight"].tolist()
@@ -71,7 +71,7 @@ class ImageBatches(Batches):
 
     def __init__(
         self,
-        images: LabelledImages,
+        images: LabeledImages,
         batch_size: int,
         *,
         augmentation: Augmentation | None = None,

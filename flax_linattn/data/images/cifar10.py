@@ -1,4 +1,4 @@
-"""CIFAR-10's official files: the binary version and the Python version."""
+"""Readers of CIFAR-10's official files, the binary version and the Python version."""
 
 from __future__ import annotations
 
@@ -14,34 +14,35 @@ from numpy.typing import NDArray
 from flax_linattn.checks import format_count, itemize, quote
 from flax_linattn.data.errors import DataFormatError, report_damage
 from flax_linattn.data.files.file_tree import FileTree
-from flax_linattn.data.images.images import LabelledImages
+from flax_linattn.data.images.images import LabeledImages
 from flax_linattn.data.labels import in_order
 
 CLASSES = (
     *("airplane", "automobile", "bird", "cat", "deer"),
     *("dog", "frog", "horse", "ship", "truck"),
 )
-"""The official names, where the file that has them is missing."""
+"""Official class names, for folders without the file of names."""
 
 SIDE = 32
 _PIXELS = 3 * SIDE * SIDE
 _RECORD = 1 + _PIXELS
 _OFFICIAL = {"train": 50_000, "test": 10_000}
 MAX_PICKLE_SIZE = 2**26
-"""Bytes of a pickle, about twice those of an official one, and the most that its texts give when
-they are encoded, be it one text very often."""
+"""Maximum size in bytes of a pickle, about twice that of an official one, and of all its encoded
+strings."""
 
 MAX_PICKLE_STEPS = 2**20
-"""Operations of a pickle, each of which may make a small object; official ones have 60,000."""
+"""Maximum number of operations of a pickle; each may create an object. Official files have
+60,000."""
 
 
 def has_cifar10(tree: FileTree) -> bool:
-    """Whether there are such files, of either version."""
+    """Whether a folder or archive has CIFAR-10 files, of either version."""
     return _version(tree) is not None
 
 
-def read_cifar10(tree: FileTree) -> tuple[LabelledImages, LabelledImages]:
-    """Reads ``data_batch_*`` as training data and ``test_batch`` as test data, in files' order.
+def read_cifar10(tree: FileTree) -> tuple[LabeledImages, LabeledImages]:
+    """Reads ``data_batch_*`` as training data and ``test_batch`` as test data, in file order.
 
     The binary version's files end in ``.bin``: records of a label and 1024 red, 1024 green and 1024
     blue values. The Python version's are pickles, which cannot execute code: see ``read_pickle``.
@@ -65,7 +66,7 @@ def read_cifar10(tree: FileTree) -> tuple[LabelledImages, LabelledImages]:
     position = np.array([classes.index(name) for name in names], np.int32)
     contents = tree.read_all([*batches, test_batch])
 
-    def read(part: str, files: list[str]) -> LabelledImages:
+    def read(part: str, files: list[str]) -> LabeledImages:
         labels, pixels = [], []
         for name in files:
             place = tree.place(name)
@@ -82,7 +83,7 @@ def read_cifar10(tree: FileTree) -> tuple[LabelledImages, LabelledImages]:
         count, official = sum(map(len, labels)), _OFFICIAL[part]
         images = format_count(count, "image")
         note = f"{images} to {part}, where the official data set has {official:,}"
-        return LabelledImages(
+        return LabeledImages(
             tree.name,
             classes,
             np.concatenate(labels),
@@ -94,7 +95,7 @@ def read_cifar10(tree: FileTree) -> tuple[LabelledImages, LabelledImages]:
 
 
 def _version(tree: FileTree) -> tuple[str, str] | None:
-    """The path in front of the names of the batches, and their suffix; binary files first."""
+    """Finds the path before the names of the batches, and their suffix; binary files first."""
     for suffix in (".bin", ""):
         tops = {
             name[: len(name) - len(base)]
@@ -111,7 +112,7 @@ def _is_batch(name: str, suffix: str) -> bool:
 
 
 def _class_names(tree: FileTree, top: str, suffix: str) -> tuple[str, ...]:
-    """The names by label, in the order of the file that has them."""
+    """Class names in the order of the labels, as in the file of names."""
     name = f"{top}batches.meta.txt" if suffix else f"{top}batches.meta"
     if name not in tree.sizes:
         return CLASSES
@@ -176,11 +177,11 @@ class _Dtype:
         self.code = code
 
     def __setstate__(self, state: Any) -> None:
-        """Ignores byte order and alignment, which bytes do not have."""
+        """Ignores byte order and alignment, which have no meaning for bytes."""
 
 
 class _Array:
-    """An array on the stack of the unpickler: a view of the file's bytes, whatever it asks for."""
+    """Array on the stack of the unpickler: always a view of the bytes of the file."""
 
     values: NDArray[np.uint8] | None = None
 
@@ -197,11 +198,11 @@ class _Array:
 
 
 _PythonUnpickler: Any = vars(pickle)["_Unpickler"]
-"""Python's unpickler in Python: the memo of that in C is an array as long as a file asks for."""
+"""The pure-Python unpickler; the memo of the C version is an array as long as a file requests."""
 
 
 class _Steps(dict[int, Any]):
-    """Operations of an unpickler, up to a maximum number of them."""
+    """Dispatch table of an unpickler that limits the number of operations."""
 
     left = MAX_PICKLE_STEPS
 
@@ -233,7 +234,7 @@ class _Unpickler(_PythonUnpickler):
         self.__dict__["dispatch"] = _Steps(type(self).dispatch)
 
     def encode(self, text: str) -> bytes:
-        """The bytes of a text that Python 2 wrote."""
+        """Encodes a string that Python 2 wrote as bytes."""
         self.encoded += len(text)
         if self.encoded > MAX_PICKLE_SIZE:
             raise ValueError(f"texts of more than {MAX_PICKLE_SIZE:,} characters")
@@ -243,7 +244,7 @@ class _Unpickler(_PythonUnpickler):
         self.stack[-length:] = [self.stack[-length:]]
 
     def find_class(self, module: str, name: str) -> Any:
-        """What stands for a name; a new object each time, since a pickle may set its attributes."""
+        """Returns a new stand-in for a name each time, since a pickle may set its attributes."""
         known: dict[tuple[str, str], Any] = {
             ("numpy.core.multiarray", "_reconstruct"): lambda *_: _Array(self.encode),
             ("numpy._core.multiarray", "_reconstruct"): lambda *_: _Array(self.encode),

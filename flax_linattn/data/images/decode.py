@@ -1,4 +1,4 @@
-"""Image files to pixels, many at a time."""
+"""Decoding of image files to pixels, several at a time."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from flax_linattn.data.files.file_tree import FileTree
 from flax_linattn.data.files.unpacking import check_unpacked_bytes
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".ppm", ".pgm", ".webp", ".tif", ".tiff")
-"""Of image files, in lower case."""
+"""Suffixes of image files, in lower case."""
 
 MAX_PIXELS = 2**33
-"""Bytes of all pixels of a data set."""
+"""Maximum size in bytes of all pixels of a data set."""
 
 MAX_SIDE = 2**14
-"""Height and width that images may be resized to."""
+"""Maximum height and width that images may be resized to."""
 
 _FORMATS = ("JPEG", "PNG", "BMP", "PPM", "TIFF", "WEBP")
-"""Formats that Pillow may assume: it knows many more, of which few are ever tested."""
+"""Formats that Pillow may use; its many other decoders are rarely tested."""
 
 _KINDS = {
     "1": "black and white",
-    "L": "grey",
-    "LA": "grey with transparency",
-    "La": "grey with transparency",
+    "L": "gray",
+    "LA": "gray with transparency",
+    "La": "gray with transparency",
     "P": "of a palette",
     "PA": "of a palette",
     "RGBA": "with transparency",
@@ -45,7 +45,7 @@ _KINDS = {
     "CMYK": "CMYK",
     "YCbCr": "YCbCr",
 }
-"""Pillow's modes of eight bits a channel, in the words of notes."""
+"""Names of Pillow's 8-bit modes in notes."""
 
 _ORIENTATION = 0x0112
 """The EXIF tag of the camera's orientation."""
@@ -59,23 +59,23 @@ _TURNS = {
     7: "TRANSVERSE",
     8: "ROTATE_90",
 }
-"""Pillow's names of what turns an image of each orientation upright; 1 is upright."""
+"""Pillow's transposition that turns an image of each EXIF orientation upright; 1 is upright."""
 
 _MAX_ASPECT_RATIO = 256
-"""Longer side by shorter side of an image that is resized: files may say any."""
+"""Maximum aspect ratio of an image that is resized."""
 
 _MAX_PENDING = 256
-"""Images that are read ahead, or decoded and not yet in their place."""
+"""Maximum number of images that are read ahead or decoded at once."""
 
 _MAX_PENDING_BYTES = 2**30
-"""Bytes that they may take, unless one alone takes more."""
+"""Maximum bytes of these images, unless a single one takes more."""
 
 _BYTES_PER_PIXEL = 8
-"""Pillow takes four bytes for a pixel of an image, and four for what it is converted to."""
+"""Bytes per pixel: Pillow takes four for an image, and four for its conversion."""
 
 
 class Decoded(NamedTuple):
-    """Decoded images that share one shape.
+    """Decoded images of equal shape.
 
     Attributes:
         pixels: Pixels, uint8 ``[N, H, W, C]``.
@@ -87,7 +87,7 @@ class Decoded(NamedTuple):
 
 
 def is_image(name: str) -> bool:
-    """Whether a file of this name is an image.
+    """Whether a file name is that of an image.
 
     Example:
         >>> is_image("train/cat/1.JPEG"), is_image("train/cat/boxes.txt")
@@ -97,7 +97,7 @@ def is_image(name: str) -> bool:
 
 
 def _check_size(tree: FileTree, num_images: int, height: int, width: int, channels: int) -> None:
-    """Refuses images that take more than 8 GiB."""
+    """Raises an error for images that take more than 8 GiB."""
     needed = num_images * height * width * channels
     if needed > MAX_PIXELS:
         fits = int((MAX_PIXELS / (num_images * channels)) ** 0.5)
@@ -114,10 +114,10 @@ def decode_images(
 ) -> Decoded:
     """Reads image files, several at once.
 
-    Photos are turned upright where EXIF metadata say how the camera was held, as every viewer does
-    (torchvision does not). With ``size`` the shorter side is resized to it (bicubic) and the middle
-    is cut out, as by torchvision's ``Resize`` and ``CenterCrop``; without, all have one shape.
-    Files of another kind than ``mode`` are converted, and noted.
+    Photos are turned upright according to their EXIF orientation, as image viewers do (torchvision
+    does not). With ``size``, the shorter side is resized to it (bicubic) and the center is cropped,
+    as by torchvision's ``Resize`` and ``CenterCrop``; without it, all images must have the same
+    shape. Files of another mode than ``mode`` are converted, with a note.
     """
     check_integers(1, MAX_SIDE, size=size)
     image_module = import_extra(
@@ -176,17 +176,17 @@ def decode_images(
 
 
 def _notes(names: Sequence[str], kinds: Counter[str], num_turned: int, mode: str) -> Iterator[str]:
-    """Notes on JPEG files, whose pixels have changed, on conversions, and on turned images."""
+    """Notes on JPEG files (lossy compression), on conversions, and on rotated images."""
     num_jpeg = sum(name.lower().endswith((".jpg", ".jpeg")) for name in names)
     if num_jpeg == len(names):
         yield "images are JPEG files"
     elif num_jpeg:
         yield f"{num_jpeg:,} of {len(names):,} are JPEG files"
-    became = "red, green and blue" if mode == "RGB" else "grey"
+    became = "red, green and blue" if mode == "RGB" else "gray"
     for kind, number in sorted(kinds.items()):
         if kind != mode:
             subject = "image was" if number == 1 else "images were"
-            was = _KINDS.get(kind, "in colour")
+            was = _KINDS.get(kind, "in color")
             yield f"{number:,} {subject} {was} in the files, and became {became}"
     if num_turned:
         yield f"images turned upright, as their EXIF metadata say: {num_turned:,}"
@@ -195,7 +195,7 @@ def _notes(names: Sequence[str], kinds: Counter[str], num_turned: int, mode: str
 def _mapped(
     pool: ThreadPoolExecutor, decode: Any, items: Iterator[tuple[int, Any]]
 ) -> Iterator[Any]:
-    """Decodes items in order, as many at once as the bytes that each takes allow."""
+    """Decodes items in order, as many at once as the memory limit allows."""
     pending: deque[tuple[int, Future[Any]]] = deque()
     pending_bytes = 0
     for num_bytes, item in items:
@@ -212,7 +212,7 @@ def _mapped(
 
 @contextmanager
 def _bombs_as_errors(image_module: Any) -> Iterator[None]:
-    """An image of very many pixels is an error; Pillow's other warnings are about metadata."""
+    """Turns Pillow's warning about very large images into an error; ignores other warnings."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         warnings.simplefilter("error", image_module.DecompressionBombWarning)
@@ -222,7 +222,7 @@ def _bombs_as_errors(image_module: Any) -> Iterator[None]:
 def _decode(
     image_module: Any, place: str, image: Any, size: int | None, mode: str
 ) -> tuple[str, bool, NDArray[np.uint8]]:
-    """The kind of an image, whether it was turned, and its pixels."""
+    """Decodes an image; returns its mode, whether it was rotated, and its pixels."""
     kind = image.mode
     if kind not in _KINDS and kind != mode and kind != "RGB":
         raise DataFormatError(
@@ -241,7 +241,7 @@ def _decode(
 
 @contextmanager
 def _damage_as_error(place: str) -> Iterator[None]:
-    """Makes an error that names the file of whatever Pillow raises."""
+    """Converts any error of Pillow to one that names the file."""
     try:
         yield
     except DataFormatError:
@@ -264,7 +264,7 @@ def _orientation(image: Any) -> int:
 
 
 def _cropped(image_module: Any, image: Any, size: int) -> Any:
-    """The shorter side brought to ``size``, and the middle, in torchvision's roundings."""
+    """Resizes the shorter side to ``size`` and crops the center, rounding like torchvision."""
     width, height = image.size
     short = min(width, height)
     if max(width, height) > _MAX_ASPECT_RATIO * short:

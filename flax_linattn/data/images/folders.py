@@ -1,4 +1,4 @@
-"""Images in one folder a class, and Tiny ImageNet's tree, whose validation labels are in a file."""
+"""Images in one folder per class, and Tiny ImageNet, whose validation labels are in a file."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from flax_linattn.data.images.decode import is_image
 from flax_linattn.data.labels import in_order
 
 ANNOTATIONS = "val/val_annotations.txt"
-"""Tiny ImageNet's: a line for each image with its name, class and box, separated by tabs."""
+"""Tiny ImageNet's annotations: one line per image with name, class and box, separated by tabs."""
 
 MAX_ANNOTATION_BYTES = 2**26
-"""Bytes of that file: each may be a line, which takes 50 bytes of memory."""
+"""Maximum size in bytes of that file; each byte may be a line, which takes 50 bytes of memory."""
 
 
 def find_image_folders(tree: FileTree) -> ClassFolders:
-    """The images of a tree by class; see ``find_class_folders``."""
+    """Finds the images of each class in a tree; see ``find_class_folders``."""
     tops = [
         name.removesuffix(ANNOTATIONS)
         for name in tree.sizes
@@ -37,7 +37,7 @@ def find_image_folders(tree: FileTree) -> ClassFolders:
 
 
 def _tiny_imagenet(tree: FileTree, top: str) -> ClassFolders:
-    """The images of ``val`` with the classes that the annotations give them."""
+    """Returns the images of ``val`` with the classes of the annotations."""
     images = [name for name in tree.sizes if is_image(name)]
     train = files_by_class(images, f"{top}train/")
     if not train:
@@ -65,7 +65,7 @@ def _tiny_imagenet(tree: FileTree, top: str) -> ClassFolders:
 
 
 def _annotations(tree: FileTree, top: str, train: Collection[str]) -> dict[str, str]:
-    """The class of each image of ``val``."""
+    """Reads the class of each image of ``val``."""
     annotations, place = f"{top}{ANNOTATIONS}", tree.place(f"{top}{ANNOTATIONS}")
     text = tree.read_all([annotations], MAX_ANNOTATION_BYTES)[annotations].decode(
         "utf-8", "backslashreplace"

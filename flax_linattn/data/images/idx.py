@@ -1,4 +1,4 @@
-"""MNIST's files, and those of sets in its format, such as Fashion-MNIST."""
+"""Reader of MNIST's files, and of data sets in the same format, such as Fashion-MNIST."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from numpy.typing import NDArray
 from flax_linattn.data.errors import DataFormatError
 from flax_linattn.data.files.file_tree import FileTree
 from flax_linattn.data.files.unpacking import check_unpacked_bytes
-from flax_linattn.data.images.images import LabelledImages
+from flax_linattn.data.images.images import LabeledImages
 
 PARTS = ("train", "t10k")
-"""First words of the names of training and test files."""
+"""Prefixes of the names of training and test files."""
 
 
 def has_idx(tree: FileTree) -> bool:
-    """Whether there are such files."""
+    """Whether a folder or archive has files in MNIST's format."""
     return any(_find(tree, part, "images", 3) for part in PARTS)
 
 
-def read_idx(tree: FileTree) -> tuple[LabelledImages, LabelledImages]:
+def read_idx(tree: FileTree) -> tuple[LabeledImages, LabeledImages]:
     """Reads training and test images of ``{train,t10k}-{images-idx3,labels-idx1}-ubyte[.gz]``.
 
-    The classes are named by their numbers: MNIST's and Fashion-MNIST's files look the same.
+    Classes are named by number, since MNIST's and Fashion-MNIST's files are indistinguishable.
     """
     pairs = [(_read(tree, part, "images", 3), _read(tree, part, "labels", 1)) for part in PARTS]
     for (image_place, images), (label_place, labels) in pairs:
@@ -46,14 +46,14 @@ def read_idx(tree: FileTree) -> tuple[LabelledImages, LabelledImages]:
     num_classes = 1 + max(int(labels.max()) for _, (_, labels) in pairs)
     classes = tuple(map(str, range(num_classes)))
     train, test = (
-        LabelledImages(tree.name, classes, labels.astype(np.int32), images[..., None])
+        LabeledImages(tree.name, classes, labels.astype(np.int32), images[..., None])
         for (_, images), (_, labels) in pairs
     )
     return train, test
 
 
 def _find(tree: FileTree, part: str, what: str, axes: int) -> str | None:
-    """The file, plain before ``.gz``, since some keep both."""
+    """Finds a file, preferring the plain one to ``.gz`` if both exist."""
     for suffix in ("", ".gz"):
         end = f"{part}-{what}-idx{axes}-ubyte{suffix}"
         for name in sorted(tree.sizes, key=lambda name: (name.count("/"), name)):
@@ -63,7 +63,7 @@ def _find(tree: FileTree, part: str, what: str, axes: int) -> str | None:
 
 
 def _read(tree: FileTree, part: str, what: str, axes: int) -> tuple[str, NDArray[np.uint8]]:
-    """One file and its array: two zeros, the type, the number of axes, their lengths, the bytes."""
+    """Reads the array of a file: two zeros, type, number of axes, their lengths, bytes."""
     name = _find(tree, part, what, axes)
     if name is None:
         raise DataFormatError(

@@ -1,4 +1,4 @@
-"""A labelled collection of images of one shape."""
+"""``LabeledImages``, a labeled collection of images of equal shape."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from flax_linattn.data.labels import LabelledExamples, check_classes, check_labels
+from flax_linattn.data.labels import LabeledExamples, check_classes, check_labels
 
 
 @dataclass(frozen=True, eq=False)
-class LabelledImages(LabelledExamples):
-    """Labelled images, all of one shape.
+class LabeledImages(LabeledExamples):
+    """Labeled images of equal shape.
 
     Attributes:
         name: The data set's name.
@@ -26,9 +26,9 @@ class LabelledImages(LabelledExamples):
         ValueError: If the parts do not match.
 
     Example:
-        >>> images = LabelledImages("toy", ("cat", "dog"), np.array([1, 0], np.int32),
+        >>> images = LabeledImages("toy", ("cat", "dog"), np.array([1, 0], np.int32),
         ...                         np.zeros((2, 4, 6, 3), np.uint8))
-        >>> images.num_examples, images.image_shape, images.grey().image_shape
+        >>> images.num_examples, images.image_shape, images.gray().image_shape
         (2, (4, 6, 3), (4, 6, 1))
     """
 
@@ -59,41 +59,41 @@ class LabelledImages(LabelledExamples):
         height, width, channels = self.pixels.shape[1:]
         return height, width, channels
 
-    def grey(self) -> LabelledImages:
-        """Returns the same images in grey, C = 1: the luma of ITU-R BT.601, in integers.
+    def gray(self) -> LabeledImages:
+        """Converts the images to grayscale, C = 1, by the luma of ITU-R BT.601 in integers.
 
-        ``(19595 R + 38470 G + 7471 B + 2**15) >> 16``, as Pillow's and torchvision's "L" has it.
+        ``(19595 R + 38470 G + 7471 B + 2**15) >> 16``, as in mode "L" of Pillow and torchvision.
 
         Example:
             >>> red = np.array([[[[255, 0, 0]]]], np.uint8)
-            >>> LabelledImages("toy", ("a",), np.zeros(1, np.int32), red).grey().pixels.tolist()
+            >>> LabeledImages("toy", ("a",), np.zeros(1, np.int32), red).gray().pixels.tolist()
             [[[[76]]]]
         """
         if self.image_shape[-1] == 1:
             return self
-        grey = np.empty((*self.pixels.shape[:3], 1), np.uint8)
+        gray = np.empty((*self.pixels.shape[:3], 1), np.uint8)
         step = max(1, 2**24 // max(1, self.pixels[:1].size))  # a bounded share of memory at a time
         for begin in range(0, self.num_examples, step):
             part = self.pixels[begin : begin + step].astype(np.uint32)
             red, green, blue = part[..., 0], part[..., 1], part[..., 2]
             luma = 19595 * red + 38470 * green + 7471 * blue + 2**15
-            grey[begin : begin + step, ..., 0] = luma >> 16
-        return replace(self, pixels=grey)
+            gray[begin : begin + step, ..., 0] = luma >> 16
+        return replace(self, pixels=gray)
 
     def pixels_as_tokens(self) -> NDArray[np.uint8]:
-        """Grey values as tokens 0..255, row by row from the top left, uint8 ``[N, H * W]``.
+        """Gray values as tokens 0..255, row by row from the top left, uint8 ``[N, H * W]``.
 
         Raises:
             ValueError: If the images are in color.
 
         Example:
-            >>> grey = np.arange(4, dtype=np.uint8).reshape(1, 2, 2, 1)
-            >>> LabelledImages("toy", ("a",), np.zeros(1, np.int32), grey).pixels_as_tokens()
+            >>> gray = np.arange(4, dtype=np.uint8).reshape(1, 2, 2, 1)
+            >>> LabeledImages("toy", ("a",), np.zeros(1, np.int32), gray).pixels_as_tokens()
             array([[0, 1, 2, 3]], dtype=uint8)
         """
         if self.image_shape[-1] != 1:
             raise ValueError(
                 "expected gray images, whose pixels are one token each, got "
-                f"{self.image_shape[-1]} channels; call grey() first"
+                f"{self.image_shape[-1]} channels; call gray() first"
             )
         return self.pixels.reshape(self.num_examples, -1)

@@ -1,4 +1,4 @@
-"""Loading of images by what a folder or an archive looks like."""
+"""Loading of images, with the format inferred from the folder or archive."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from flax_linattn.data.images.cifar10 import has_cifar10, read_cifar10
 from flax_linattn.data.images.decode import MAX_SIDE, decode_images
 from flax_linattn.data.images.folders import find_image_folders
 from flax_linattn.data.images.idx import has_idx, read_idx
-from flax_linattn.data.images.images import LabelledImages
+from flax_linattn.data.images.images import LabeledImages
 
 
 def load_images(
     path: str | Path, *, size: int | None = None
-) -> tuple[LabelledImages, LabelledImages]:
-    """Loads training and test images; the files that there are say which format they have.
+) -> tuple[LabeledImages, LabeledImages]:
+    """Loads training and test images; the format is inferred from the files.
 
     - ``data_batch_*.bin`` and ``test_batch.bin``: CIFAR-10's binary version;
     - ``data_batch_*`` and ``test_batch``: its Python version, whose pickles cannot execute code;
@@ -29,18 +29,18 @@ def load_images(
     - ``train/CLASS`` with ``test/CLASS``, ``val/CLASS``, ``valid/CLASS`` or ``validation/CLASS``:
       image files at any depth below, tested on the first of these that has the classes.
 
-    All of these in a folder, at its top or below, or in a ``.tar``, ``.tar.gz``, ``.tar.xz`` or
-    ``.zip``, which is read without unpacking it to disk. Image files become red, green and blue,
-    are turned upright by their EXIF metadata, and are sorted by class and name. Hidden files are
-    left out, and so are those that are no images, which ``notes`` count.
+    These files may be in a folder, at its top or below, or in a ``.tar``, ``.tar.gz``, ``.tar.xz``
+    or ``.zip``, which is read without unpacking to disk. Image files are converted to RGB, turned
+    upright by their EXIF metadata, and sorted by class and name. Hidden files are skipped, and so
+    are other files, which ``notes`` count.
 
     Args:
         path: The folder or the archive.
-        size: Every image file is brought to this height and width: the shorter side is resized to
-            it (bicubic), and the middle is cut out. None where all have one shape.
+        size: Height and width of the loaded images: the shorter side of image files is resized to
+            it (bicubic), and the center is cropped. None if all images have the same shape.
 
     Returns:
-        The training set and the test set, of the same classes.
+        Training set and test set, with the same classes.
 
     Raises:
         FileNotFoundError: If ``path`` does not exist.
@@ -77,7 +77,7 @@ def load_images(
     middle = len(folders.train.names)
     notes = (*folders.notes, *notes)
     train, test = (
-        LabelledImages(tree.name, folders.classes, np.array(split.labels, np.int32), part, notes)
+        LabeledImages(tree.name, folders.classes, np.array(split.labels, np.int32), part, notes)
         for split, part in ((folders.train, pixels[:middle]), (folders.test, pixels[middle:]))
     )
     return train, test

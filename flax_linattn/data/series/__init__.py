@@ -1,1 +1,1 @@
-"""Time series and labelled collections of them: their types, file formats and transforms."""
+"""Time series and labeled collections of them: their types, file formats and transforms."""

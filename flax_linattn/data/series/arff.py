@@ -22,11 +22,11 @@ def load_arff(path: str | Path) -> TimeSeriesDataset:
     r"""Loads a classification problem in ``.arff`` format, plain, ``.gz`` or ``.xz``.
 
     Two layouts exist, both with a nominal class attribute last. Multivariate: one relational
-    attribute, whose value is a quoted text of one row of values for each dimension, the rows
+    attribute, whose value is a quoted string with one row of values per dimension; rows are
     separated by a literal ``\n``. Univariate: one numeric attribute for each time step. ``?`` is a
     missing value. The format is rectangular and the archives fill shorter series up with ``?``, so
-    time steps at the end that miss in every dimension are dropped. Lines that begin with ``%`` are
-    comments.
+    trailing time steps that are missing in every dimension are dropped. Lines that begin with ``%``
+    are comments.
 
     Args:
         path: The file.
@@ -151,7 +151,7 @@ def _read_attribute(reader: LineReader, header: _Header, text: str, inside: bool
 
 
 def _cells(text: str) -> Iterator[str]:
-    """Cells between commas, each in time that goes with its length; quotes stay around them."""
+    """Splits cells at commas in linear time; quotes stay around them."""
     text, begin = text + ",", 0
     while begin < len(text):
         quoted = _QUOTED_CELL.match(text, begin)

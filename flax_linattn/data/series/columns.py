@@ -1,4 +1,4 @@
-"""The columns of tables: times, ids and numbers, and which column holds which."""
+"""Columns of tables: detection and parsing of times, ids and numbers."""
 
 from __future__ import annotations
 
@@ -50,17 +50,17 @@ _NOT_NUMBERS = [
         ),
     )
 ]
-"""What cells hold besides numbers: what that is called, and what to do about it."""
+"""Kinds of cells that are not numbers, with a description and advice for each."""
 _CLOCK_CHANGE = pd.Timedelta(hours=2)
-"""Maximum amount by which clocks go back."""
+"""Maximum amount by which clocks are set back."""
 _SAMPLE = 100
 """Number of cells that decide whether a column holds text."""
 _CACHED = 2**16
-"""Numbers that are moved at a time."""
+"""Number of values that are copied at a time."""
 
 
 def find_named(table: Table, name: str, option: str) -> int:
-    """Which column has a name that an option gives."""
+    """Finds the index of the column that an option names."""
     names = table.names
     if not table.has_header:
         raise OptionError(
@@ -85,7 +85,7 @@ def _check_once(table: Table, name: str, count: int) -> None:
 def choose_channels(
     table: Table, names: list[str], channels: Sequence[str] | None
 ) -> Sequence[str]:
-    """The names of the channels to read; default all."""
+    """Chooses the names of the channels to read; default all."""
     counts, chosen = Counter(names), set()
     for name in names if channels is None else channels:
         if name not in counts:
@@ -100,11 +100,11 @@ def choose_channels(
 def find_times(
     table: Table, dialect: Dialect, of_id: int | None, channels: Sequence[str] | None = None
 ) -> tuple[int, ...]:
-    """The columns of times; none where the index has them, or there are none.
+    """Finds the columns of times; none if the index holds the times, or there are none.
 
-    Integers of a column that has a name of a column of times, or "year", are times where they rise
-    and most of them differ, unless the column is one of ``channels``. Years that fall are times,
-    too, which ``check_order`` refuses.
+    Integers in a column with a common name of times, or "year", are times if they increase and most
+    of them differ, unless the column is one of ``channels``. Decreasing years are times, too, for
+    which ``check_order`` raises an error.
     """
     if dialect.time_column:
         return tuple(find_named(table, name, "time_column") for name in dialect.time_columns)
@@ -151,7 +151,7 @@ def find_times(
 
 
 def _is_ordered(frame: pd.DataFrame, column: int, of_id: int | None, *, is_year: bool) -> bool:
-    """Whether integers never fall, or years never rise, in a series, and most of them differ."""
+    """Whether integers never decrease (or years never increase) in a series, and most differ."""
     times = frame.iloc[:, column].astype(float)
     groups = times.groupby(np.zeros(len(frame)) if of_id is None else frame.iloc[:, of_id])
     repeated = len(times) - groups.nunique().sum()  # of months, of which a year has several
@@ -167,7 +167,7 @@ def _is_time(cell: str, dialect: Dialect) -> bool:
 
 
 def _are_numbered(column: pd.Series, dialect: Dialect) -> bool:
-    """Whether a column numbers the rows, by integers that are neither dates nor since 1970."""
+    """Whether a column numbers the rows, by integers that are neither dates nor Unix times."""
     first = _text(column.iloc[0])
     is_dated = dialect.time(first) is not None or epoch_unit(first)
     if is_dated or _match(column, YEAR + "(0[1-9]|1[0-2])"):  # a year and a month
@@ -176,7 +176,7 @@ def _are_numbered(column: pd.Series, dialect: Dialect) -> bool:
 
 
 def _match(column: pd.Series, pattern: str) -> bool:
-    """Whether all cells match; the first cell alone nearly always decides."""
+    """Whether all cells match a pattern; the first cell nearly always decides."""
     first = re.fullmatch(pattern, _text(column.iloc[0])) is not None
     return first and bool(column.map(_text).str.fullmatch(pattern).all())
 
@@ -184,7 +184,7 @@ def _match(column: pd.Series, pattern: str) -> bool:
 def read_times(
     table: Table, columns: tuple[int, ...], dialect: Dialect, *, keep: bool
 ) -> pd.Index | None:
-    """The times of the rows, named after their column, or the integers of the index."""
+    """Reads the times of the rows, named after their column, or the integers of the index."""
     frame = table.frame
     if not columns:
         if frame.index.dtype.kind in "iu":
@@ -220,7 +220,7 @@ def read_times(
 
 
 def _in_columns(table: Table, columns: Sequence[int]) -> str:
-    """The columns of times, for a message; "" where the index holds them."""
+    """Describes the columns of times in messages; "" if the index holds the times."""
     return f" in {' and '.join(map(table.column, columns))}" if columns else ""
 
 
@@ -230,7 +230,7 @@ def time_error(table: Table, bad: BadTimeError, row: int, place: str = "") -> Da
 
 
 def _text(value: Any) -> str:
-    """A value of a column as a file would write it; "" where there is none."""
+    """Formats a value of a column as in a file; "" for a missing value."""
     if isinstance(value, str):
         return value.strip()
     if isinstance(value, bool | np.bool_):
@@ -243,7 +243,7 @@ def _text(value: Any) -> str:
 
 
 def read_numbers(table: Table, columns: Sequence[int], dialect: Dialect) -> NDArray[np.float64]:
-    """The values of columns, float64 ``[T, C]``, NaN where one is missing."""
+    """Reads the values of columns, float64 ``[T, C]``; NaN marks a missing value."""
     kinds = table.frame.dtypes.tolist()
     if all(kinds[i] == np.float64 for i in columns):
         values = table.frame.iloc[:, list(columns)].to_numpy(copy=True)
@@ -342,7 +342,7 @@ def _not_finite(
 
 
 def group_rows(table: Table, of_id: int | None) -> list[tuple[str, NDArray[np.int64]]]:
-    """The rows of each series, by its name, in the order of their first rows."""
+    """Groups the rows by series name, in the order of the first rows."""
     if of_id is None:
         return [("", np.arange(len(table.frame)))]
     column = table.frame.iloc[:, of_id]
@@ -369,7 +369,7 @@ def check_order(
     policy: TimesPolicy,
     columns: Sequence[int],
 ) -> None:
-    """Refuses times that fall, and repeated ones if the policy is strict."""
+    """Raises an error for decreasing times, and for repeated ones if the policy is strict."""
     if times is None or (times.is_monotonic_increasing and (policy != "strict" or times.is_unique)):
         return
     late = times[1:] <= times[:-1] if policy == "strict" else times[1:] < times[:-1]
@@ -383,7 +383,7 @@ def check_order(
 
 
 def _order_advice(times: pd.Index, row: int, *, whole: bool) -> tuple[str, ...]:
-    """What to do about a time that is not after the one before it, and the options concerned."""
+    """Advice on a time that is not after the previous one, and the options concerned."""
     if times.is_monotonic_decreasing and len(times) > 2 and times[row] != times[row - 1]:
         return ("sort the rows by time; the newest row comes first",)
     if times[row] == times[row - 1]:
@@ -405,7 +405,7 @@ def _order_advice(times: pd.Index, row: int, *, whole: bool) -> tuple[str, ...]:
 
 
 def find_clock(table: Table, dialect: Dialect, id_column: str) -> tuple[str, str] | None:
-    """The column of dates and that of clock times, if these have a column of their own."""
+    """Finds the column of dates and a separate column of times of day, if any."""
     first = [_text(cell) for cell in table.frame.iloc[0]] if len(table.frame) else []
     clocks = [i for i, cell in enumerate(first) if _CLOCK.fullmatch(cell)]
     try:
@@ -418,10 +418,10 @@ def find_clock(table: Table, dialect: Dialect, id_column: str) -> tuple[str, str
 
 
 def find_id(table: Table, dialect: Dialect) -> str:
-    """The column that names the series of each row, if the times say that there are several.
+    """Finds the column that names the series of each row, if times imply several series.
 
-    Times repeat or fall from row to row, and rise among the rows of each value of that column. A
-    column of words comes before one of numbers, then that of the fewest values.
+    Times repeat or decrease from row to row, but increase among the rows of each value of that
+    column. Columns of words take precedence over numbers, then the column with the fewest values.
     """
     frame = table.frame
     try:

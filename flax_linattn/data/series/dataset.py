@@ -1,4 +1,4 @@
-"""A labelled collection of time series, as the archives' files hold it."""
+"""``TimeSeriesDataset``, a labeled collection of time series."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -8,12 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flax_linattn.checks import itemize, quote
-from flax_linattn.data.labels import LabelledExamples, check_classes, check_labels
+from flax_linattn.data.labels import LabeledExamples, check_classes, check_labels
 
 
 @dataclass(frozen=True, eq=False)
-class TimeSeriesDataset(LabelledExamples):
-    """Labelled time series, each of its own length.
+class TimeSeriesDataset(LabeledExamples):
+    """Labeled time series, each of its own length.
 
     Attributes:
         name: The problem's name.
@@ -62,7 +62,7 @@ class TimeSeriesDataset(LabelledExamples):
         return np.array([len(values) for values in self.series], np.int64)
 
     def with_classes(self, classes: Sequence[str]) -> "TimeSeriesDataset":
-        """Returns the same examples with labels that index ``classes``, say a training set's.
+        """Returns the same examples with labels that index ``classes``, such as a training set's.
 
         Args:
             classes: The class names to index into, sorted.

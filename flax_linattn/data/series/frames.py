@@ -1,4 +1,4 @@
-"""Time series of data frames, and back."""
+"""Conversion of data frames to time series, and back."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from flax_linattn.data.tables.tables import Table, frame_of_arrow, index_to_colu
 from flax_linattn.data.tables.times import BadTimeError, localize
 
 NIXTLA_ID, NIXTLA_TIME = "unique_id", "ds"
-"""Columns by which a table is a panel without options, as in Nixtla's libraries."""
+"""Columns that identify a panel, as in Nixtla's libraries."""
 
 
 def from_frame(
@@ -47,28 +47,29 @@ def from_frame(
     name: str = "frame",
     sort: bool = False,
 ) -> TimeSeries | tuple[TimeSeries, ...]:
-    """The series of a frame: pandas, polars, Arrow, or another that narwhals knows.
+    """Converts a frame to series: pandas, polars, Arrow, or others that narwhals supports.
 
-    Times keep their time zone, periods and integers of an index stay what they are. A missing value
-    is a null or NaN.
+    Times keep their time zone; periods and integers of an index are kept. A missing value is a null
+    or NaN.
 
     Args:
         frame: Data frame with one row for each time, or with ids for each time and series, as in
             ``load_long``. Columns named ``unique_id`` and ``ds`` hold ids and times; so do the two
             levels of a pandas index.
-        time_column: The column of times, or two of dates and clock times. Default: the index of
-            pandas if it is none of row numbers, else the only column of dates and times, else as
-            in a file: see ``load_series``.
+        time_column: Column of times, or two columns of dates and times of day. Default: the index
+            of pandas, unless it only numbers the rows; else the only column of dates and times;
+            else as in a file, see ``load_series``.
         id_column: The column that names the series of each row.
-        channels: The columns to take, in this order. Default: all but ids and times.
+        channels: Columns to read, in this order. Default: all except ids and times.
         times: As in ``load_series``.
         resample: As in ``load_series``.
         dialect: Format of times that are strings or numbers, and of missing values.
         name: Name of the series, if there are no ids.
-        sort: Whether to sort the rows of each series by time instead of refusing times that fall.
+        sort: Whether to sort the rows of each series by time; otherwise decreasing times are an
+            error.
 
     Returns:
-        The series; with ids a tuple of one for each, in the order of their first rows.
+        The series; with ids a tuple with one series per id, in the order of the first rows.
 
     Raises:
         ValueError: If a column is unknown or not numeric, or times decrease or are missing.
@@ -103,7 +104,7 @@ def from_frame(
 
 
 def to_pandas_frame(frame: Any) -> pd.DataFrame:
-    """A frame of any library as one of pandas."""
+    """Converts a frame of any supported library to pandas."""
     if isinstance(frame, pd.DataFrame):
         return frame
     try:
@@ -116,7 +117,7 @@ def to_pandas_frame(frame: Any) -> pd.DataFrame:
 
 
 def default_id(names: Sequence[str]) -> str:
-    """The column of ids of a table that has the columns of Nixtla's libraries; else ""."""
+    """Returns the id column of a table with the columns of Nixtla's libraries; else ""."""
     return NIXTLA_ID if {NIXTLA_ID, NIXTLA_TIME} <= set(names) else ""
 
 
@@ -130,7 +131,7 @@ def table_to_series(
     dialect: Dialect,
     sort: bool = False,
 ) -> tuple[TimeSeries, ...]:
-    """The series of a table, see ``from_frame``; one of this name without ``id_column``."""
+    """Converts a table to series, see ``from_frame``; without ``id_column`` to a single one."""
     check_choice(get_args(TimesPolicy), times=times)
     if id_column == NIXTLA_ID == default_id(table.names) and not dialect.time_column:
         dialect = replace(dialect, time_column=NIXTLA_TIME)
@@ -229,14 +230,14 @@ def to_frame(
     time_column: str = "",
     id_column: str = "id",
 ) -> Any:
-    """A frame of one series, or of several below one another.
+    """Converts one series, or several concatenated ones, to a data frame.
 
     Args:
         series: One series, or a sequence of series with the same channels.
         library: Library of the returned frame.
-        time_column: Name of the column of times, which is there if the series have times, or
-            integers such as years. Default: the name of the index, or "time".
-        id_column: Name of the column of names, of several series.
+        time_column: Name of the column of times, if the series have times, or integers such as
+            years. Default: the name of the index, or "time".
+        id_column: Name of the column of series names, for several series.
 
     Returns:
         A frame of that library; a missing value is NaN in pandas, and a null in the others.

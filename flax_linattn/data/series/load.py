@@ -1,4 +1,4 @@
-"""Loaders of series and data sets, chosen by the name of a file."""
+"""Loaders of series and data sets, chosen by file name."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,10 +24,10 @@ _LOADERS = {".ts": load_ts, ".arff": load_arff}
 def load_dataset(path: str | Path) -> TimeSeriesDataset:
     r"""Loads a ``.ts`` or ``.arff`` file, also with ``.gz`` or ``.xz`` after that.
 
-    The two files of Spoken Arabic Digits (``..._Arabic_Digit.txt``) are read, too.
+    The two files of Spoken Arabic Digits (``..._Arabic_Digit.txt``) are supported as well.
 
     Args:
-        path: The file; its name says the format.
+        path: File; its name determines the format.
 
     Raises:
         ValueError: If the name has another suffix.
@@ -62,35 +62,33 @@ def load_series(
     resample: str = "",
     dialect: Dialect = PLAIN,
 ) -> TimeSeries:
-    r"""Loads one long series from a table or a ``.tsf`` file, one row a time.
+    r"""Loads one long series from a table or a ``.tsf`` file, with one row per time.
 
     Tables are text, plain, ``.gz`` or ``.xz``, Parquet (``.parquet``), Feather version 2
     (``.feather``, ``.arrow``), or the first sheet of an Excel file (``.xlsx``, with the extra
     ``excel``).
 
-    The first column holds the times if it is no number, or named date, time, timestamp or ds;
-    another one of such a name if it does not. They are ISO 8601 (``2016-07-01 00:00:00``),
-    ``2016/7/1 0:00``, months ``2016-07``, quarters ``2016Q3``, or integers such as years, and never
-    fall. Integers of a column of such a name, or named year, are times anywhere if at most half of
-    them repeat. Other ways to write times are options of ``dialect``. Times with an
-    offset from UTC are at this offset if it is the same in all rows, else in UTC. Where times
-    repeat or miss, rows stay as they are: see ``TimeSeries.repeated`` and ``gaps``; a file of which
-    more than half of the rows do so is refused. Time-Series-Library's files are of this kind, and
-    those of laiguokun's collection, which have neither header nor times. Cells of text may stand in
-    quotes. An empty one, ``?``, ``NA``, ``#N/A`` or ``NaN`` is a missing value. Blank lines and
-    comments are left out: lines that begin with ``#`` before the header, with ``#`` and a blank
-    after it.
+    The first column holds the times if its cells are not numbers, or if it is named date, time,
+    timestamp or ds; otherwise a column with such a name does. Times are ISO 8601 (``2016-07-01
+    00:00:00``), ``2016/7/1 0:00``, months ``2016-07``, quarters ``2016Q3``, or integers such as
+    years, and must not decrease. Integers in any column with such a name, or named year, are times
+    if at most half of them repeat. ``dialect`` has options for other formats. Times with an offset
+    from UTC keep it if it is the same in all rows; otherwise they are converted to UTC. Rows with
+    repeated times or gaps are kept, see ``TimeSeries.repeated`` and ``gaps``; a file in which more
+    than half of the rows are such is an error. Files of Time-Series-Library and of laiguokun's
+    collection (without header and times) have this format. Cells may be quoted. An empty cell,
+    ``?``, ``NA``, ``#N/A`` or ``NaN`` is a missing value. Blank lines and comments are skipped:
+    lines that begin with ``#`` before the header, and with ``#`` and a space after it.
 
     Args:
-        path: The file; its name says the format, and anything else is read as text.
-        header: Whether the first line of text names the columns. Default: if it begins with "date"
-            or the like, or holds words alone, and not if it begins with a time. A line of numbers
-            alone, or of words beside numbers (a name, or a damaged number?) needs this option;
-            but numbers alone in a ``.txt`` file are a row.
-        channels: The columns to read, in this order; the others may hold anything. Default: all.
-        times: "strict" refuses a row of the same time as the one before; "irregular" takes rows in
-            order where more than half of them do not follow at one distance, too.
-        resample: Takes the means within intervals of this length, such as "1h": see ``resample``.
+        path: File; its name determines the format, and unknown formats are read as text.
+        header: Whether the first line of text names the columns. Default: True if it begins with
+            "date" or similar, or holds only words; False if it begins with a time, or holds only
+            numbers in a ``.txt`` file. Any other first line is ambiguous and requires this option.
+        channels: Columns to read, in this order; other columns may hold anything. Default: all.
+        times: "strict" raises an error for a repeated time; "irregular" accepts series in which
+            more than half of the rows are irregular.
+        resample: Interval, such as "1h", over which to take means; see ``resample``.
         dialect: Separators, decimal points, times, missing values and encoding.
 
     Returns:
@@ -169,22 +167,22 @@ def load_long(
     resample: str = "",
     dialect: Dialect = PLAIN,
 ) -> tuple[TimeSeries, ...]:
-    r"""Loads several series from one table, a column of which names the series of each row.
+    r"""Loads several series from a table with a column that names the series of each row.
 
-    Rows of one series need not stand together; those of each are in the order of their times.
+    Rows of a series need not be adjacent, but must be in order of time.
 
     Args:
-        path: A table, as of ``load_series``.
-        id_column: The name of that column, such as ``unique_id``.
+        path: Table in a format of ``load_series``.
+        id_column: Name of that column, such as ``unique_id``.
         header: As in ``load_series``.
-        channels: The columns to read, in this order. Default: all but ids and times.
+        channels: Columns to read, in this order. Default: all except ids and times.
         times: As in ``load_series``, within each series.
         resample: As in ``load_series``.
         dialect: As in ``load_series``; ``time_column`` names the column of times.
 
     Returns:
-        The series in the order of their first rows, named by their ids; all have the same channels,
-        each its own times and length.
+        The series in the order of their first rows, named by their ids. All have the same channels;
+        each has its own times and length.
 
     Raises:
         FileNotFoundError: If the file does not exist.

@@ -1,4 +1,4 @@
-"""Values that may not be measurements: far ones, and those that stand for a missing one."""
+"""Detection of outliers and of codes for missing values."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from numpy.typing import NDArray
 MIN_ROWS_PER_OUTLIER = 1000
 """Up to one value in this many, and at least one, may be an outlier."""
 FACTOR = 10.0
-"""Ratio of standard deviations, and of distances, with and without the outliers."""
+"""Minimum ratio of standard deviations, and of distances, with and without the outliers."""
 SPARSE_FACTOR = 1e6
-"""Ratio of the distances of outliers and of half of the others where mostly one value stands.
+"""Minimum distance ratio between outliers and other values in channels with mostly one value.
 
-Rain or events lie far from that value by their nature, and a few decide the standard deviation.
+Rain or events are far from that value by nature, and a few determine the standard deviation.
 """
 
 
 class RepeatedValue(NamedTuple):
-    """A value that stands apart in its channel, or from which a few others stand apart.
+    """A value that is isolated in its channel, or from which a few other values are isolated.
 
     Attributes:
         channel: Index of the channel.
@@ -33,9 +33,9 @@ class RepeatedValue(NamedTuple):
 
 
 def find_still(values: NDArray[np.float64]) -> list[RepeatedValue]:
-    """Finds the channels of one value but for a few rows, which have no scale of their own.
+    """Finds the channels with a single value except in a few rows, which have no scale.
 
-    ``values`` are float64 ``[T, C]``; NaN is no value of its own.
+    ``values`` are float64 ``[T, C]``; NaN is ignored.
     """
     filled, median = _filled(values)
     others = filled != median
@@ -47,10 +47,10 @@ def find_still(values: NDArray[np.float64]) -> list[RepeatedValue]:
 
 
 def find_outliers(values: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Finds the values without which the deviation of their channel would be less than a tenth.
+    """Finds values without which the std of their channel would be less than a tenth.
 
-    In a channel that mostly has one value, such as rain, they lie a million times farther from it
-    than half of the others do. Where there are no others, nothing is far: see ``find_still``.
+    In a channel that mostly has one value, such as rain, they are a million times farther from it
+    than half of the other values. Without other values nothing is an outlier: see ``find_still``.
     ``values`` are float64 ``[T, C]``, NaN where one is missing; the result is int64 ``[N, 2]``: row
     and channel of each, by channel.
 
@@ -86,7 +86,7 @@ def _few(values: NDArray[np.float64]) -> int:
 
 
 def _filled(values: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The values with medians for missing ones, and the medians of the channels."""
+    """Replaces missing values by medians; also returns the medians of the channels."""
     missing = np.isnan(values)
     median = np.nanmedian(values, axis=0) if missing.any() else np.median(values, axis=0)
     return np.where(missing, median, values), median
@@ -105,12 +105,12 @@ APART = 5.0
 
 
 def find_codes(values: NDArray[np.float64]) -> list[RepeatedValue]:
-    """Finds the lowest or highest value of a channel where it repeats and stands apart.
+    """Finds the minimum or maximum of a channel if it repeats and is isolated.
 
-    It is told, if it is that of at most half of the rows, by its distance from the next value,
-    which is larger than the range of the others (but for their hundredth at either end); or as the
-    only negative one, if it is -1, -9, -99, -999, ... and the most frequent of all. ``values`` are
-    float64 ``[T, C]``, NaN where one is missing.
+    It is a code if at most half of the rows have it, and its distance from the next value exceeds
+    the range of the others (without a hundredth at either end); or if it is the only negative
+    value, is -1, -9, -99, -999, ..., and is the most frequent value. ``values`` are float64 ``[T,
+    C]``; NaN marks a missing value.
 
     Example:
         >>> values = 20 + np.sin(np.arange(100.0))[:, None]
@@ -148,12 +148,12 @@ def _is_code(value: float) -> bool:
 
 
 def find_far(values: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Finds a few values that lie 30 deviations or more from the median of their channel.
+    """Finds a few values that are 30 or more stds away from the median of their channel.
 
-    They are at most one in a hundred, and the deviation is that of the others, which lie within a
-    fifth of that distance. A channel that mostly has one value, such as rain, has none. ``values``
-    are float64 ``[T, C]``, NaN where one is missing; the result is int64 ``[N, 2]``: row and
-    channel of each, by channel.
+    At most one value in a hundred is far; the standard deviation is that of the other values, which
+    are within a fifth of that distance. A channel that mostly has one value, such as rain, has
+    none. ``values`` are float64 ``[T, C]``, NaN where one is missing; the result is int64 ``[N,
+    2]``: row and channel of each, by channel.
 
     Example:
         >>> values = np.sin(np.arange(200.0))[:, None]

@@ -19,25 +19,25 @@ TimesPolicy: TypeAlias = Literal["report", "strict", "irregular"]
 """How duplicate or irregular times are treated."""
 
 MAX_IRREGULAR_FRACTION = 0.5
-"""Maximum fraction of rows that are not one step after the previous row.
+"""Maximum fraction of irregular rows, which are not one step after the previous row.
 
-Hours of working days have a gap every night and every holiday; times that two series share, without
-the column that tells them apart, repeat in every second.
+Hourly rows of business days have a gap every night; rows of two series without an id column have a
+repeated time in every second row.
 """
 _MAX_VALUES = 10**8
 _MONDAY = pd.Timestamp("1970-01-05")
-"""Where intervals begin to be counted, so that weeks begin on Mondays."""
+"""Origin of the intervals, a Monday, so that weeks begin on Mondays."""
 _DAY = pd.Timedelta(days=1)
 _WEEKS = re.compile(r"(\d*) ?[wW]")
 
 
 def resample(series: TimeSeries, every: str) -> TimeSeries:
-    """Computes means within intervals of a frequency, as ``pandas.DataFrame.resample`` has them.
+    """Computes means within intervals of a frequency, like ``pandas.DataFrame.resample``.
 
-    Intervals are of local time. Those of seconds, minutes, hours, days and weeks (``1w``) stand at
-    the time at which they begin, weeks on Mondays; others where pandas puts them, so ``ME`` and
-    ``W-SUN`` at their last day. Missing values are left out of the means; an interval without any
-    value is a missing one.
+    Intervals are in local time. Intervals of seconds, minutes, hours, days and weeks (``1w``) are
+    labeled by their start, weeks by Monday; others as in pandas, so ``ME`` and ``W-SUN`` by their
+    last day. Missing values are excluded from the means; an interval without values is a missing
+    value.
 
     Args:
         series: A series with times.
@@ -90,10 +90,9 @@ def resample(series: TimeSeries, every: str) -> TimeSeries:
 def apply_times_policy(
     all_series: Sequence[TimeSeries], source: str, times: TimesPolicy, every: str
 ) -> tuple[TimeSeries, ...]:
-    """Series as they were read, or resampled; refuses those whose times are mostly irregular.
+    """Resamples series if requested; raises an error if times are mostly irregular.
 
-    With ``times="irregular"`` rows are taken in order, whatever their times; ``every`` is that of
-    ``resample``.
+    ``times="irregular"`` accepts all times; ``every`` is the interval of ``resample``.
     """
     if every:
         return tuple(resample(series, every) for series in all_series)

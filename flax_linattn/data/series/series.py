@@ -1,4 +1,4 @@
-"""One long multivariate time series, as forecasting data sets hold it."""
+"""``TimeSeries``, one long multivariate time series for forecasting."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from flax_linattn.data.tables.time_index import (
 
 
 class _Steps:
-    """An index that was checked, and which of its rows do not follow; series may share it."""
+    """A validated index and its irregular rows, which several series may share."""
 
     def __init__(self, index: pd.Index, freq: str | None) -> None:
         self.index, self.freq = index, freq
@@ -45,13 +45,13 @@ class TimeSeries:
         name: Name of the series.
         values: Values, float64 ``[T, C]``; NaN marks a missing value.
         channels: Names of the C channels.
-        index: ``DatetimeIndex``, with its time zone where that is known, ``PeriodIndex`` or
-            integers, ``[T]``, never falling. Default ``RangeIndex(T)``.
-        lines: Line of each row in its file, from 1, int64 ``[T]``; None if not known, and where
-            ``dataclasses.replace`` changes the number of rows.
-        freq: The frequency of the times, of periods that at which they begin (``W-MON`` of those
-            that end on Sundays), see ``time_index``. That of the periods themselves does as well.
-            Default: inferred; None if there are no times, or a single one.
+        index: ``DatetimeIndex`` (with its time zone, if known), ``PeriodIndex`` or integers,
+            ``[T]``, nondecreasing. Default ``RangeIndex(T)``.
+        lines: Line of each row in its file, from 1, int64 ``[T]``; None if unknown, or after
+            ``dataclasses.replace`` changed the number of rows.
+        freq: Frequency of the times, see ``time_index``; for periods, the frequency of their starts
+            (``W-MON`` for weeks that end on Sundays) or their own. Default: inferred; None without
+            times or for a single one.
 
     Raises:
         ValueError: If the parts do not match.
@@ -120,17 +120,17 @@ class TimeSeries:
 
     @property
     def num_steps(self) -> int:
-        """Number of rows, T, the time steps."""
+        """Number of rows (time steps), T."""
         return len(self.values)
 
     @property
     def times(self) -> pd.DatetimeIndex | None:
-        """``index``, or where its periods begin; None if it is of integers."""
+        """``index``, or the start times of its periods; None for integers."""
         return timestamps(self.index)
 
     @property
     def row_times(self) -> pd.Index | None:
-        """``times``, or integer times such as years; None if the index only numbers the rows."""
+        """``times``, or integer times such as years; None for an index of row numbers."""
         index = self.index
         counts_rows = isinstance(index, pd.RangeIndex) and index.start == 0 and index.step == 1
         return None if counts_rows else index if self.times is None else self.times
@@ -152,22 +152,22 @@ class TimeSeries:
 
     @property
     def time_zone(self) -> str | None:
-        """The zone of the times by its name, or as UTC+01:00; None if they have none."""
+        """Time zone by name, or as UTC+01:00; None if the times have none."""
         return None if self.times is None else zone_name(self.times.tz)
 
     @property
     def repeated(self) -> NDArray[np.int64]:
-        """Rows of the same time as the one before, int64."""
+        """Rows whose time equals the previous one, int64."""
         return self._steps.repeated
 
     @property
     def gaps(self) -> NDArray[np.int64]:
-        """Rows that do not follow the one before by the usual step; see ``find_gaps``."""
+        """Rows that do not follow the previous row by the usual step; see ``find_gaps``."""
         return self._steps.gaps
 
     @property
     def num_irregular(self) -> int:
-        """Rows that repeat a time, or are after a gap."""
+        """Number of rows that repeat a time, or are after a gap."""
         return len(self.repeated) + len(self.gaps)
 
     @property
@@ -181,7 +181,7 @@ class TimeSeries:
         return int(np.isnan(self.values).sum())
 
     def place(self, row: int) -> str:
-        """Where a row stands in its file, for a message.
+        """Describes the place of a row in messages.
 
         Args:
             row: Index of the row, from 0.
@@ -189,7 +189,7 @@ class TimeSeries:
         return f"row {row} (counting from 0)" if self.lines is None else f"line {self.lines[row]}"
 
     def select(self, channels: Sequence[str]) -> TimeSeries:
-        """Selects channels by name, in this order.
+        """Selects channels by name, in the given order.
 
         Raises:
             ValueError: If a channel is unknown.
@@ -202,7 +202,7 @@ class TimeSeries:
         return replace(self, values=self.values[:, columns], channels=tuple(channels))
 
     def take(self, rows: slice) -> TimeSeries:
-        """The series of some rows in their order, with their places in the file.
+        """Selects rows in the given order, with their places in the file.
 
         Example:
             >>> TimeSeries("a", np.arange(4.0)[:, None], ("x",)).take(slice(2, 4)).values.tolist()
@@ -215,7 +215,7 @@ class TimeSeries:
         """Replaces missing values by the channel's last known one.
 
         Args:
-            initial: Values that replace those missing before the first known one, float64 ``[C]``,
+            initial: Values that replace missing values before the first known one, float64 ``[C]``,
                 so that no value depends on a later one. Default: the first known value.
 
         Raises:

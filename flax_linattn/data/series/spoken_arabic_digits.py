@@ -16,15 +16,17 @@ from flax_linattn.data.tables.cells import BadCellError, parse_numbers
 NUM_COEFFICIENTS = 13
 DIGITS = tuple(str(digit) for digit in range(10))
 FRAMES = {6600: 263_256, 2200: 87_063}
-"""Of all blocks, by their number: of the training and of the test file. Equally many blocks are of
-each digit, in their order."""
+"""Number of frames by number of utterances, of the training and the test file.
+
+Each digit has a tenth of the utterances, in order.
+"""
 
 
 def load_spoken_arabic_digits(path: str | Path) -> TimeSeriesDataset:
     """Loads ``Train_Arabic_Digit.txt`` or ``Test_Arabic_Digit.txt``, plain, ``.gz`` or ``.xz``.
 
-    A blank line begins a block, an utterance; each of its lines is a frame of 13 cepstral
-    coefficients. The file holds no labels: its first tenth says zero, the next one, and so on.
+    A blank line begins an utterance; each of its lines is a frame of 13 cepstral coefficients. The
+    file has no labels: the first tenth of the utterances are zeros, the next tenth ones, and so on.
 
     Source: N. Hammami and M. Bedda, "Improved tree model for Arabic speech recognition", 2010. UCI
     Machine Learning Repository.

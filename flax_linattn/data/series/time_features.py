@@ -16,17 +16,16 @@ from flax_linattn.data.tables.time_index import shortest_step
 def calendar_features(times: pd.DatetimeIndex, freq: str) -> tuple[NDArray[np.float32], list[str]]:
     """Computes the calendar features of Time-Series-Library for each time.
 
-    Only what changes within the time between rows: minute, hour, weekday, day of the month and of
-    the year for rows closer than an hour; from hour on for hourly rows; from weekday on for daily
-    ones; day of the month and week for weekly ones; the month for rows farther apart. All are of
-    local time.
+    The features depend on the frequency: minute, hour, weekday, day of the month and day of the
+    year for rows within an hour; hourly rows have no minute, daily rows no hour; weekly rows have
+    day of the month and week, longer steps the month. All are in local time.
 
     Args:
         times: Times of shape ``[T]``.
-        freq: The frequency of rows, as ``time_index`` writes it.
+        freq: Frequency of the rows, in the notation of ``time_index``.
 
     Returns:
-        float32 ``[T, F]`` and the names of the F features.
+        Features float32 ``[T, F]``, and the names of the F features.
 
     Example:
         >>> times = pd.to_datetime(["2016-07-01 00:00", "2016-07-01 23:00"])
@@ -41,17 +40,17 @@ def calendar_features(times: pd.DatetimeIndex, freq: str) -> tuple[NDArray[np.fl
 
 
 def calendar_circles(times: pd.DatetimeIndex, names: Sequence[str]) -> NDArray[np.float32]:
-    """Sine and cosine of where each time stands in its hour, day, week, month or year.
+    """Computes sine and cosine of the position in the hour, day, week, month or year.
 
-    So the end of each lies beside its begin: hour 23 beside hour 0, Sunday beside Monday.
+    Positions are points on circles, so hour 23 is next to hour 0, and Sunday next to Monday.
 
     Args:
-        times: ``[T]``; the calendar is that of local time.
+        times: Times of shape ``[T]``; the calendar is in local time.
         names: Names of ``CIRCLES``: the position in the year by months ("month"), ISO weeks
             ("week") or days ("day of year"), or in the month ("day").
 
     Returns:
-        float32 ``[T, 2 N]``, the sine of each before its cosine.
+        Features float32 ``[T, 2 N]``, for each name the sine, then the cosine.
 
     Raises:
         ValueError: If a name is unknown.
@@ -69,7 +68,7 @@ def calendar_circles(times: pd.DatetimeIndex, names: Sequence[str]) -> NDArray[n
 
 
 def _places(times: pd.DatetimeIndex, names: Sequence[str]) -> list[tuple[NDArray[np.int64], int]]:
-    """Where times stand in parts of the calendar, from 0, and the sizes of these."""
+    """Returns positions of times in parts of the calendar, from 0, and the sizes of the parts."""
     parts = (CIRCLES[name] for name in names)
     return [(place(times).to_numpy(np.int64) - first, size) for size, first, place in parts]
 
@@ -83,7 +82,7 @@ CIRCLES: dict[str, tuple[int, int, Callable[[pd.DatetimeIndex], Any]]] = {
     "week": (53, 1, lambda times: times.isocalendar()["week"]),
     "month": (12, 1, lambda times: times.month),
 }
-"""Parts of the calendar: how many there are at most, the first number, and those of times."""
+"""Parts of the calendar: maximum size, first number, and a function of times."""
 
 _DAY = pd.Timedelta(days=1)
 _BY_STEP: tuple[tuple[pd.Timedelta, tuple[str, ...]], ...] = (

@@ -1,4 +1,4 @@
-"""Steps between a data set and a model: fill gaps, standardize, pad to one length."""
+"""Transforms from a data set to a model: interpolation, standardization, padding."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -31,13 +31,13 @@ class FarValueError(ValueError):
 def interpolate_missing(series: Series) -> tuple[NDArray[np.float64], ...]:
     """Fills missing values by linear interpolation over time, channel by channel.
 
-    Values before the first known one or after the last known one take that one.
+    Values before the first known value, or after the last one, take that value.
 
     Args:
         series: Arrays ``[length_i, C]``; NaN marks a missing value.
 
     Returns:
-        Arrays of the same shapes without NaN; one without gaps is passed on as it is.
+        Arrays of the same shapes without NaN; arrays without gaps are returned unchanged.
 
     Raises:
         ValueError: If a channel of a series has no value.
@@ -66,7 +66,7 @@ def _interpolate(values: NDArray[np.float64], index: int) -> NDArray[np.float64]
 class Standardizer:
     """Shifts and scales every channel to zero mean and unit standard deviation.
 
-    Fit it on the training set alone, and apply it to every set.
+    Fit it on the training set only, and apply it to every set.
 
     Attributes:
         mean: Mean of each channel, float64 ``[C]``.
@@ -101,7 +101,7 @@ class Standardizer:
     def fit(cls, series: Series, ddof: int = 1) -> "Standardizer":
         """Measures mean and standard deviation of each channel over all time steps of all series.
 
-        A constant channel gets a deviation of 1, so that it becomes 0.
+        A constant channel gets a standard deviation of 1, so that it becomes 0.
 
         Args:
             series: Arrays ``[length_i, C]`` without missing values.
@@ -171,7 +171,7 @@ class Standardizer:
 def pad(
     series: Series, max_length: int | None = None
 ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-    """Puts series of different lengths into one array, with zeros after their ends.
+    """Pads series of different lengths by zeros at their ends, into one array.
 
     Args:
         series: N arrays ``[length_i, C]`` without missing values.

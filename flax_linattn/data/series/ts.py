@@ -13,15 +13,15 @@ from flax_linattn.data.series.validation import ExampleBuilder
 def load_ts(path: str | Path) -> TimeSeriesDataset:
     r"""Loads a classification problem in ``.ts`` format, plain, ``.gz`` or ``.xz``.
 
-    A header of tags (any case) ends with ``@data``; then comes one example a line: dimensions
+    A header of tags (any case) ends with ``@data``; then comes one example per line: dimensions
     separated by ``:``, values by ``,``, the class label last; ``?`` and ``NaN`` are missing values.
-    Lengths may differ between examples, not between the dimensions of one. Lines that begin with
-    ``#`` are comments. The tags: ``@problemName``, ``@timestamps`` (only false),
+    Lengths may differ between examples, but not between the dimensions of an example. Lines that
+    begin with ``#`` are comments. The tags: ``@problemName``, ``@timestamps`` (only false),
     ``@missing``, ``@univariate``, ``@dimensions`` or ``@dimension``, ``@equalLength``,
     ``@seriesLength``, ``@classLabel`` or ``@targetLabel`` (``true`` and the labels; required).
 
-    A whole line missing at the end of a file leaves no trace in this format; compare
-    ``num_examples`` with the number that the archive states.
+    A truncated file cannot be detected if whole lines are missing; compare ``num_examples`` with
+    the number that the archive states.
 
     Args:
         path: The file.
@@ -80,7 +80,7 @@ def load_ts(path: str | Path) -> TimeSeriesDataset:
 def _split(
     reader: LineReader, text: str, classes: frozenset[str], colons: int
 ) -> tuple[list[str], str | None]:
-    """The dimensions of an example and its label, which may contain ``colons`` colons."""
+    """Splits an example into dimensions and label, which may contain ``colons`` colons."""
     *dimensions, last = text.split(":")
     for count in range(min(colons, len(dimensions) - 1), -1, -1):  # one may end another
         end = len(dimensions) - count

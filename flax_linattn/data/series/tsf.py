@@ -30,7 +30,7 @@ _SECONDS = {
 }
 _MONTHS = {"monthly": 1, "quarterly": 3, "yearly": 12}
 _LATEST = np.datetime64("9999-12-31T23:59:59", "s")
-"""Of Python's own times; NumPy's wrap."""
+"""First and last supported time, those of Python; NumPy's times overflow silently."""
 
 
 def load_tsf(path: str | Path) -> tuple[TimeSeries, ...]:
@@ -38,8 +38,8 @@ def load_tsf(path: str | Path) -> tuple[TimeSeries, ...]:
 
     Lines that begin with ``#`` are comments. A header of tags (``@attribute NAME TYPE`` with type
     string, numeric or date, ``@frequency``, ``@horizon``, ``@missing``, ``@equallength``) ends with
-    ``@data``; then comes one series a line: its attributes and its values, separated by ``:``, the
-    values by ``,``; ``?`` is a missing one.
+    ``@data``; then comes one series per line: its attributes and its values, separated by ``:``,
+    the values by ``,``; ``?`` is a missing value.
 
     Args:
         path: The file.
@@ -85,7 +85,7 @@ def load_tsf(path: str | Path) -> tuple[TimeSeries, ...]:
 
 
 def _read_header(reader: LineReader) -> tuple[list[str], dict[str, str]]:
-    """The types of the attributes, and the other tags."""
+    """Reads the types of the attributes, and the other tags."""
     attributes: list[str] = []
     tags: dict[str, str] = {}
     for name, value in reader.tags("#"):
@@ -167,7 +167,7 @@ def _values(reader: LineReader, text: str) -> NDArray[np.float64]:
 
 
 def _step(frequency: str) -> tuple[str, int] | None:
-    """Months or seconds of a frequency, such as "10_minutes"."""
+    """Converts a frequency, such as "10_minutes", to months or seconds."""
     count, unit = 1, frequency.lower()
     if match := re.fullmatch(r"([1-9][0-9]{0,8})_(\w+)", unit):  # more overflow
         count, unit = int(match[1]), match[2]

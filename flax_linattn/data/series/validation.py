@@ -1,4 +1,4 @@
-"""Checks of the examples of a data file that all formats share."""
+"""Validation of the examples of a data file, shared by all formats."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +11,7 @@ from flax_linattn.data.series.dataset import TimeSeriesDataset
 from flax_linattn.data.tables.cells import BadCellError, parse_numbers
 
 MISSING = frozenset({"?", "nan"})
-"""How files of examples write a missing value, in lower case."""
+"""Spellings of a missing value in files of examples, in lower case."""
 
 
 class ExampleBuilder:
@@ -20,10 +20,10 @@ class ExampleBuilder:
     Args:
         reader: The file; errors name its current line.
         classes: The class labels that the header declares.
-        dimensions: Number of dimensions (channels) that it declares; None if it does not.
-        length: Number of time steps; only a bound where ``equal_length`` is False.
+        dimensions: Number of dimensions (channels) that the header declares; None if it does not.
+        length: Number of time steps; only an upper bound if ``equal_length`` is False.
         equal_length: Whether all series have one length; None if the header does not say.
-        missing: Whether values may be missing; None if it does not say.
+        missing: Whether values may be missing; None if the header does not say.
         padded: Whether shorter series are filled up with missing time steps at the end.
     """
 

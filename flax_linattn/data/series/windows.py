@@ -1,4 +1,4 @@
-"""Windows of a long series, and its split into past, middle and future."""
+"""Windows of a long series, and its chronological split."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def chronological_split(num_steps: int, parts: str = "0.7/0.1/0.2") -> Split:
     Args:
         num_steps: Number T of rows.
         parts: Training, validation and test part, separated by "/": fractions of all rows, or
-            numbers of rows, which leave out the rows after them. Of fractions the first and the
-            last are rounded down, and the middle one takes the rest, as in Time-Series-Library.
+            numbers of rows, which exclude any rows after them. The first and the last fraction are
+            rounded down, and the middle part takes the rest, as in Time-Series-Library.
 
     Raises:
         ValueError: If ``parts`` are not three such numbers, or do not fit the series.
@@ -77,7 +77,7 @@ def chronological_split(num_steps: int, parts: str = "0.7/0.1/0.2") -> Split:
 
 
 def _whole(parts: str) -> bool:
-    """Whether parts are numbers of rows though none is above 1: 1/1/1 is, and 1/0/0 is a share."""
+    """Whether parts up to 1 are numbers of rows: 1/1/1 are numbers, 1/0/0 are fractions."""
     numbers = [part.strip() for part in parts.split("/")]
     return all(number in ("0", "1") for number in numbers) and numbers.count("1") > 1
 
@@ -85,19 +85,19 @@ def _whole(parts: str) -> bool:
 class Windows(ExampleBatches):
     """Batches of windows of a series, one every ``stride`` rows; see ``Batches``.
 
-    A window is cut out when it is asked for, so that the series is in memory once.
+    Windows are cut out on demand, so the series is in memory only once.
 
     Args:
-        arrays: Arrays ``[T, ...]`` of one length.
-        rows: The rows that the last ``horizon`` of a window lie in: the part of a split. What a
-            window sees before them may lie in the part before. Of several series, one after the
-            other in the arrays, such rows of each; one that has no window is passed over.
-        context_length: Rows of a window before its horizon.
-        horizon: Rows to forecast.
-        stride: Rows from the beginning of one window to the next one's; 1 = all windows.
+        arrays: Arrays ``[T, ...]`` of equal length.
+        rows: Rows that contain the horizons of the windows: a part of a split. Contexts may be in
+            the previous part. For several series, which are concatenated in the arrays, a range of
+            rows for each; series without a window are skipped.
+        context_length: Number of rows of a window before its horizon.
+        horizon: Number of rows to forecast.
+        stride: Number of rows from one window to the next; 1 gives all windows.
         batch_size: Number B of windows of a batch.
-        seed: Each epoch has its own order, drawn from the seed and the epoch; None keeps time's.
-        begins: The first row of each series, before which its windows do not look.
+        seed: Random seed of the order in each epoch; None keeps the order of time.
+        begins: First row of each series; its windows do not include earlier rows.
 
     Attributes:
         arrays: As given.
@@ -105,8 +105,8 @@ class Windows(ExampleBatches):
         horizon: As given.
         starts: First row of each window, int64 ``[N]``.
         owners: Index of the series of each window, from 0, int64 ``[N]``.
-        begins: The argument.
-        rows: The argument, for each series.
+        begins: First row of each series.
+        rows: Range of rows of each series.
 
     Raises:
         ValueError: If a length is below 1, arrays do not match or are named "weight", rows are too
@@ -175,7 +175,7 @@ class Windows(ExampleBatches):
         self._offsets = np.arange(context_length + horizon)
 
     def take(self, examples: NDArray[np.int64]) -> dict[str, NDArray]:
-        """Returns these windows, counted in the order of time: arrays ``[N, L + H, ...]``."""
+        """Returns windows by their index in the order of time: arrays ``[N, L + H, ...]``."""
         index = self.starts[examples, None] + self._offsets
         return {name: array[index] for name, array in self.arrays.items()}
 

@@ -1,4 +1,4 @@
-"""The public data sets that there are readers for, and where their official files are."""
+"""Catalog of public data sets with supported formats, and the URLs of their official files."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from importlib import resources
 from typing import NamedTuple
 
 SEQUENCES = "sequences"
-"""A kind of data set: sequences with classes, in a file to train and one to test."""
+"""Kind of data set: sequences with classes, in a training file and a test file."""
 SERIES = "series"
-"""A kind of data set: one series, a row a time."""
+"""Kind of data set: one series, with one row per time."""
 TEXTS = "texts"
-"""A kind of data set: texts with classes, to train and to test."""
+"""Kind of data set: texts with classes, for training and test."""
 IMAGES = "images"
-"""A kind of data set: images with classes, to train and to test."""
+"""Kind of data set: images with classes, for training and test."""
 
 
 class Source(NamedTuple):
@@ -21,7 +21,7 @@ class Source(NamedTuple):
 
     Attributes:
         name: Name of the file on disk.
-        url: The official file, or the zip archive that holds it.
+        url: URL of the official file, or of the zip archive that contains it.
         sha256: SHA-256 checksum of the file; None if not known.
     """
 
@@ -36,7 +36,7 @@ class Entry(NamedTuple):
     Attributes:
         kind: Kind of the data: ``SEQUENCES``, ``SERIES``, ``TEXTS`` or ``IMAGES``.
         about: Description of the data.
-        licence: License as stated by the source.
+        license: License as stated by the source.
         page: Web page of the data set.
         sources: Files of the data set.
         embedded: Whether it comes with the package.
@@ -45,7 +45,7 @@ class Entry(NamedTuple):
 
     kind: str
     about: str
-    licence: str
+    license: str
     page: str
     sources: tuple[Source, ...]
     embedded: bool = False
@@ -53,13 +53,13 @@ class Entry(NamedTuple):
 
 
 def _read() -> dict[str, Entry]:
-    """The entries of a table of one row a file, the first of which describes its data set."""
+    """Reads a table with one row per file; the first row of a data set describes it."""
     catalog: dict[str, Entry] = {}
     text = resources.files("flax_linattn.data").joinpath("sets/catalog.csv").read_text("utf-8")
     for row in csv.DictReader(text.splitlines()):
         source = Source(row["file"], row["url"], row["sha256"] or None)
         if name := row["name"]:
-            about, page = (row["kind"], row["about"]), (row["licence"], row["page"])
+            about, page = (row["kind"], row["about"]), (row["license"], row["page"])
             catalog[name] = Entry(*about, *page, (source,), bool(row["embedded"]), row["split"])
         else:
             name, last = catalog.popitem()
@@ -72,9 +72,9 @@ CATALOG: dict[str, Entry] = _read()
 
 
 def customary_split(file: str) -> str:
-    """How the rows of a series are customarily split, by the name of its file; "" if not known.
+    """Returns the customary split of a series by its file name; "" if unknown.
 
-    What follows after the first dot of the name does not count.
+    Everything after the first dot of the name is ignored.
     """
     return _SPLITS.get(file.partition(".")[0].lower(), "")
 

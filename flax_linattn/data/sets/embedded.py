@@ -1,4 +1,4 @@
-"""Small official data sets that come with the package; see ``sets/*/README.md`` for licences."""
+"""Small official data sets that come with the package; see ``sets/*/README.md`` for licenses."""
 
 import dataclasses
 from importlib import resources
@@ -11,7 +11,7 @@ from flax_linattn.data.series.ts import load_ts
 
 
 def japanese_vowels() -> tuple[TimeSeriesDataset, TimeSeriesDataset]:
-    """Loads JapaneseVowels: which of nine speakers said the vowels /ae/.
+    """Loads JapaneseVowels: classify which of nine speakers said the vowels /ae/.
 
     270 training and 370 test utterances, 12 LPC cepstrum coefficients each, 7 to 29 time steps, 9
     classes. The official files of the UEA archive, with its unequal lengths.
@@ -40,8 +40,8 @@ def japanese_vowels() -> tuple[TimeSeriesDataset, TimeSeriesDataset]:
 def etth1() -> TimeSeries:
     """Loads ETTh1: hourly loads and oil temperature (OT) of an electricity transformer.
 
-    17,420 rows of 7 channels, July 2016 to June 2018, the official file. It is customary to split
-    its rows 8640/2880/2880 and to leave the rest out.
+    17,420 rows of 7 channels, July 2016 to June 2018, the official file. The customary split of its
+    rows is 8640/2880/2880, without the rest.
 
     Source: H. Zhou et al., "Informer: Beyond efficient transformer for long sequence time-series
     forecasting", AAAI 2021. CC BY-ND 4.0.
@@ -59,9 +59,9 @@ def etth1() -> TimeSeries:
 def pendulum() -> Episodes:
     """Loads episodes of Pendulum-v1: swing a pendulum up, and hold it, by torques from -2 to 2.
 
-    100 episodes of 200 steps, all cut by time: 20 of random actions, then 20 each of a controller
-    with less and less noise on its actions. Observations are cosine and sine of the angle, and the
-    speed; rewards are 0 at best. Drawn for this package; environment: gymnasium, MIT licence.
+    100 episodes of 200 steps, all truncated: 20 with random actions, then 20 each with a controller
+    and decreasing noise on its actions. Observations are cosine and sine of the angle, and the
+    speed; the maximum reward is 0. Generated for this package; environment: gymnasium, MIT license.
 
     Example:
         >>> episodes = pendulum()

@@ -1,4 +1,4 @@
-"""Official files of data sets, downloaded once and checked."""
+"""Download of the official files of data sets, with checksums."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from flax_linattn.data.sets.catalog import CATALOG, Entry, Source
 
 
 def find_entry(name: str) -> Entry:
-    """An entry of the catalogue, by its name in whatever case."""
+    """Returns an entry of the catalog by name, ignoring case."""
     if name not in CATALOG:
         names = {known.lower(): known for known in CATALOG}
         if name.lower() not in names:
@@ -25,14 +25,15 @@ def find_entry(name: str) -> Entry:
 
 
 def fetch(name: str, folder: str | Path, *, progress: bool = True) -> list[Path]:
-    """Downloads the files of a data set that are not there yet, by pooch.
+    """Downloads the missing files of a data set with pooch.
 
-    A file of another checksum than ours is refused; where ours is not known, the file's is shown.
+    A file with an unexpected checksum is an error; if no checksum is known, that of the file is
+    printed.
 
     Args:
         name: Name in the catalog.
         folder: Destination folder.
-        progress: Show what is done on stderr.
+        progress: Show the progress on stderr.
 
     Returns:
         The paths of the files.

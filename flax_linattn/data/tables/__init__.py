@@ -1,1 +1,1 @@
-"""Tables as data frames: how a text table is written, its cells, and its index of times."""
+"""Tables as data frames: text formats, cells, and indices of times."""

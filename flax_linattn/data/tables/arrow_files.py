@@ -14,39 +14,39 @@ from flax_linattn.data.errors import DataFormatError
 from flax_linattn.data.files.unpacking import check_unpacked_bytes
 
 _VALUE_BYTES = 8
-"""Bytes of a value in memory, however few the file takes for it."""
+"""Minimum bytes of a value in memory."""
 _NESTED_VALUE_BYTES = 128
-"""Bytes of a value of a list or struct, as it may be alone in one."""
+"""Bytes of a value in a list or struct, which may be its only value."""
 _PLAIN_TYPES = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
-"""What is read instead of types to which PyArrow does not convert references."""
+"""Substitutes for types to which PyArrow does not convert dictionary references."""
 _ADVICE = "save it as CSV if you trust its source"
 _MAGIC = b"ARROW1"
 _FOOTER_LENGTH = struct.Struct("<i6s")
 _BLOCK = struct.Struct("<qi4xq")
-"""Of a footer: where a message begins, the bytes of its header, and those of its body."""
+"""Entry of a footer: start of a message, bytes of its header and of its body."""
 _PAIR = struct.Struct("<qq")
-"""A node of a message (values, missing values), or a buffer (where it begins, its bytes)."""
+"""Node of a message (values, missing values), or buffer (start, bytes)."""
 _DICTIONARY = 2
-"""The type of a message that holds the values of a dictionary."""
+"""Type code of a message with the values of a dictionary."""
 
 _I32, _I64, _BINARY, _LIST, _SET, _STRUCT = 5, 6, 8, 9, 10, 12
-"""Types of Thrift."""
+"""Type codes of Thrift's compact protocol."""
 _INTEGERS = (4, _I32, _I64)
 _BOOLEANS = (1, 2)
 _WIDTHS = {1: 1, 2: 1, 3: 1, 7: 8}
-"""Bytes of values of Thrift: booleans within a list, bytes and doubles."""
+"""Bytes of fixed-size values of Thrift: booleans in a list, bytes and doubles."""
 _DELTA_LENGTHS, _DELTA_TEXTS = 6, 7
-"""Encodings of texts that PyArrow does not read as references."""
+"""Encodings of strings that PyArrow does not read as dictionary references."""
 _PIECE_ROWS = 256
 _PAGE_PADDING = 100
-"""Bytes that PyArrow may read after a column, as old writers declared it too short."""
+"""Bytes that PyArrow may read after a column, because old writers declared it too short."""
 
 
 def read_parquet(path: Path) -> pa.Table:
     """Reads a Parquet file if its values fit the limit for its size.
 
-    A file may hold a text once and refer to it from every row. Texts and bytes are therefore read
-    as references, and written out when their lengths are known.
+    A file may store a string once and refer to it from every row. Strings and bytes are therefore
+    read as dictionary references, and decoded when their lengths are known.
     """
     stored = path.stat().st_size
     with parquet.ParquetFile(path) as file:
@@ -84,10 +84,10 @@ def read_parquet(path: Path) -> pa.Table:
 
 
 def _check_repeated_prefixes(path: Path, names: list[str]) -> None:
-    """Checks the size of columns that store each text as a difference to the one before.
+    """Checks the size of columns that store each string as a difference to the previous one.
 
-    PyArrow cannot read them as references, and no page tells their size. So they are unpacked in
-    pieces, at most ``_PIECE_ROWS`` times the longest text of a page.
+    PyArrow cannot read them as references, and pages do not declare their size. So they are
+    unpacked in pieces of at most ``_PIECE_ROWS`` times the longest string of a page.
     """
     if not names:
         return
@@ -99,7 +99,7 @@ def _check_repeated_prefixes(path: Path, names: list[str]) -> None:
 
 
 def _text_bytes(values: pa.Array) -> int:
-    """Bytes of the texts to which an array refers, once for each reference."""
+    """Counts the bytes of the strings of a dictionary array, once per reference."""
     if pa.types.is_dictionary(values.type):
         sizes = compute.binary_length(values.dictionary).take(values.indices)
         return compute.sum(sizes).as_py() or 0
@@ -109,7 +109,7 @@ def _text_bytes(values: pa.Array) -> int:
 
 
 def _page_sizes(file: BinaryIO, column: dict[tuple[int, int], Any]) -> Iterator[tuple[int, int]]:
-    """Values and unpacked bytes of each page of a column, as PyArrow reads the pages."""
+    """Yields the number of values and unpacked bytes of each page that PyArrow reads."""
     starts = column[9, _I64], column.get((11, _I64), 0)  # data and dictionary
     start = min(place for place in starts if place > 0)
     end = start + column[7, _I64] + _PAGE_PADDING
@@ -128,7 +128,7 @@ def _page_sizes(file: BinaryIO, column: dict[tuple[int, int], Any]) -> Iterator[
 
 
 def _thrift_struct(file: BinaryIO) -> dict[tuple[int, int], Any]:
-    """The fields of a struct in Thrift's compact protocol, by number and type.
+    """Parses the fields of a struct in Thrift's compact protocol, by number and type.
 
     Parquet's own are in its ``parquet.thrift``. A reader ignores a field of another type.
     """
@@ -142,7 +142,7 @@ def _thrift_struct(file: BinaryIO) -> dict[tuple[int, int], Any]:
 
 
 def _thrift_value(file: BinaryIO, kind: int) -> Any:
-    """A value in Thrift's compact protocol; None for one that no size depends on."""
+    """Parses a value in Thrift's compact protocol; None if no size depends on it."""
     if kind == _STRUCT:
         return _thrift_struct(file)
     if kind in (_LIST, _SET):
@@ -175,8 +175,7 @@ def _varint(file: BinaryIO) -> int:
 def read_arrow(path: Path) -> pa.Table:
     """Reads an Arrow file if its buffers fit the limit for its size.
 
-    Feather's first version is refused: PyArrow does not check where its values stand, and reads
-    other memory.
+    Feather version 1 is an error: PyArrow does not check its offsets, and may read other memory.
     """
     with open(path, "rb") as file:
         if file.read(len(_MAGIC)) != _MAGIC:
@@ -192,10 +191,10 @@ def read_arrow(path: Path) -> pa.Table:
 
 
 def _message_sizes(file: BinaryIO) -> Iterator[int]:
-    """Bytes of the record batches and dictionaries of an Arrow file in memory.
+    """Yields the bytes in memory of the record batches and dictionaries of an Arrow file.
 
-    Arrow's format is that of its ``Message.fbs`` and ``File.fbs``. PyArrow shows these sizes only
-    for what it has unpacked.
+    ``Message.fbs`` and ``File.fbs`` define Arrow's format. PyArrow gives these sizes only after
+    unpacking.
     """
     file.seek(-_FOOTER_LENGTH.size, 2)
     length, _ = _FOOTER_LENGTH.unpack(file.read(_FOOTER_LENGTH.size))
@@ -209,7 +208,7 @@ def _message_sizes(file: BinaryIO) -> Iterator[int]:
 
 
 def _message_size(file: BinaryIO, header: bytes, body: int) -> int:
-    """Bytes of the values of a message in memory."""
+    """Returns the bytes of the values of a message in memory."""
     header = header[8:]  # after the mark of a message, and the length of its header
     message = _follow(header, 0)
     batch = _follow(header, _field(header, message, 2))
@@ -227,12 +226,12 @@ def _message_size(file: BinaryIO, header: bytes, body: int) -> int:
 
 
 def _follow(data: bytes, place: int) -> int:
-    """Where the table or vector begins that a place of a FlatBuffer refers to."""
+    """Returns the start of the table or vector at an offset of a FlatBuffer."""
     return place + struct.unpack_from("<I", data, place)[0]
 
 
 def _field(data: bytes, table: int, index: int) -> int:
-    """Where a field of a table of a FlatBuffer stands; 0 if it has its default."""
+    """Returns the position of a field in a table of a FlatBuffer; 0 if it has its default."""
     offsets = table - struct.unpack_from("<i", data, table)[0]
     (length,) = struct.unpack_from("<H", data, offsets)
     if 4 + 2 * index >= length:
@@ -242,7 +241,7 @@ def _field(data: bytes, table: int, index: int) -> int:
 
 
 def _structs(data: bytes, table: int, field: int, kind: struct.Struct) -> Iterator[tuple[int, ...]]:
-    """The structs of a vector of a FlatBuffer."""
+    """Reads the structs of a vector of a FlatBuffer."""
     if place := _field(data, table, field):
         vector = _follow(data, place)
         (count,) = struct.unpack_from("<I", data, vector)

@@ -1,4 +1,4 @@
-"""The cells of a line of text: numbers, missing values, times, names."""
+"""Cells of a line of text: numbers, missing values, times, names."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from flax_linattn.checks import quote
 
 MISSING = frozenset({"", "?", "na", "n/a", "#n/a", "#na", "<na>", "nan", "null", "none"})
-"""How tables write a missing value, in lower case."""
+"""Spellings of a missing value in tables, in lower case."""
 
 TIME = frozenset({"date", "time", "datetime", "timestamp", "ds"})
 """Names of a column of times, in lower case."""
@@ -29,10 +29,10 @@ YEAR = r"[12]\d{3}"
 """Pattern of a cell that holds a year."""
 
 DateOrder: TypeAlias = Literal["year", "day", "month"]
-"""Which part of a date of digits comes first."""
+"""First part of a numeric date."""
 
 TimeUnit: TypeAlias = Literal["s", "ms", "us", "ns"]
-"""Of times that are numbers."""
+"""Units of numeric times."""
 
 _CLOCK = r"(?:[ T]+(\d{1,2}):(\d{2})(?::(\d{2})(?:[.,](\d+))?)? ?(Z|[+-]\d{2}:?\d{2})?)?"
 _YEAR_FIRST = re.compile(r"(\d{4})([/-])(\d{1,2})(?:\2(\d{1,2})" + _CLOCK + ")?", re.ASCII)
@@ -42,7 +42,7 @@ _YEAR_LAST = re.compile(
 _QUARTER = re.compile(r"(\d{4})[- ]?[Qq]([1-4])", re.ASCII)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _FIRST_MISSING = re.compile(r"#n/?a\s*([,;|\t]|$)", re.IGNORECASE)
-"""A missing value at the beginning of a line, which is no comment."""
+"""Spelling of a missing value that would look like a comment at the start of a line."""
 _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 
 
@@ -59,7 +59,7 @@ class BadCellError(ValueError):
 
 
 def is_comment(text: str, begun: bool) -> bool:
-    """Whether a line is a comment: it begins with #, after the first row with # and a blank."""
+    """Whether a line is a comment: it begins with #, or after the first row with # and a space."""
     if not text.startswith("#"):
         return False
     if begun:
@@ -68,9 +68,9 @@ def is_comment(text: str, begun: bool) -> bool:
 
 
 def parse_numbers(cells: Sequence[str], missing: Collection[str] = MISSING) -> NDArray[np.float64]:
-    """Reads finite numbers; NaN stands for a missing one.
+    """Parses finite numbers; NaN marks a missing value.
 
-    ``missing`` are the texts of missing values, in lower case; ``BadCellError`` names the first
+    ``missing`` are the spellings of missing values, in lower case; ``BadCellError`` names the first
     other cell.
     """
     values = _floats(cells)
@@ -109,15 +109,15 @@ def is_number(text: str) -> bool:
 
 
 def is_value(text: str, missing: Collection[str] = MISSING) -> bool:
-    """Whether a cell of a table holds a finite number or says that there is none."""
+    """Whether a cell of a table holds a finite number or a missing value."""
     return _is_missing(text, missing) or is_number(text)
 
 
 def parse_time(text: str, first: DateOrder = "year", date_format: str = "") -> datetime | None:
-    """Parses a time as files write it, to the microsecond; None if the text is no time.
+    """Parses a time in a common format, to the microsecond; None if the text is not a time.
 
-    A month or quarter stands for its first day; ``first`` says what comes first in dates that do
-    not begin with the year, and with ``date_format`` no other format is read.
+    A month or quarter is parsed as its first day; ``first`` is the first part of dates that do not
+    begin with the year; with ``date_format`` no other format is accepted.
     """
     try:
         if date_format:
@@ -148,7 +148,7 @@ def parse_time(text: str, first: DateOrder = "year", date_format: str = "") -> d
 
 
 def impossible_date(text: str) -> str:
-    """The date of digits that a text holds, if the calendar lacks it; "" if there is none.
+    """Returns a numeric date in a text that is not in the calendar; "" if there is none.
 
     Example:
         >>> impossible_date("2023-02-30 12:00"), impossible_date("31.4.2023"), impossible_date("x")
@@ -168,7 +168,7 @@ def impossible_date(text: str) -> str:
 
 
 def parse_epoch(text: str, unit: TimeUnit) -> datetime | None:
-    """Parses a time in UTC from a number since 1970, to the microsecond; None if it is none.
+    """Parses a Unix time to the microsecond, in UTC; None if the text is not a number.
 
     Example:
         >>> parse_epoch("1467331200000", "ms")
@@ -189,9 +189,9 @@ def parse_epoch(text: str, unit: TimeUnit) -> datetime | None:
 
 
 def split_cells(text: str, separator: str = ",") -> list[str]:
-    """The cells of a line; they may stand in quotes.
+    """Splits a line into cells, which may be quoted.
 
-    Raises ValueError where a quote is not closed, or a cell is longer than 128 KiB.
+    Raises ValueError if a quote is not closed, or a cell is longer than 128 KiB.
     """
     try:
         reader = csv.reader([text], delimiter=separator, skipinitialspace=True, strict=True)
@@ -204,9 +204,9 @@ def split_cells(text: str, separator: str = ",") -> list[str]:
 
 
 def join_cells(cells: Iterable[object], separator: str = ",") -> str:
-    """Cells as a line, in quotes where they have to be; None is an empty cell.
+    """Joins cells to a line, with quotes if needed; None gives an empty cell.
 
-    A float has as many digits as tell it from its neighbors in its dtype.
+    A float has the fewest digits that identify it in its dtype.
 
     Example:
         >>> join_cells(["date", "load, MW", None, np.float32(0.1), np.float64(1709298972.449)])

@@ -1,4 +1,4 @@
-"""How a table is written: separators, decimal points, times, missing values, encoding."""
+"""Dialect of a table: separators, decimal marks, times, missing values, encoding."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from flax_linattn.data.tables.time_index import parse_zone
 _SEPARATORS = {",": ",", ";": ";", "tab": "\t", "|": "|"}
 _SPELLINGS = {**_SEPARATORS, "\t": "\t"}
 _DECIMAL_COMMAS = str.maketrans({",": ".", ".": "_"})
-"""A point among decimal commas would be one of thousands: no number."""
+"""Translation of decimal commas; a point would separate thousands, so it makes no number."""
 
 
 @dataclass(frozen=True)
 class Dialect:
-    """How a table is written; frozen and hashable.
+    """Text format of a table; frozen and hashable.
 
     Attributes:
         separator: Column separator: a comma, a semicolon, "|" or "tab"; "auto" infers it from the
@@ -121,13 +121,13 @@ class Dialect:
             ) from None
 
     def sniff(self, lines: Sequence[str]) -> list[str]:
-        """The separators that would do for lines.
+        """Finds the separators that are consistent with some lines.
 
         Args:
             lines: The first lines of a table, each with as many cells.
 
         Returns:
-            One, if there is no doubt; "," if the lines hold one cell each.
+            One separator if it is unambiguous; "," if each line is one cell.
         """
         if self.separator != "auto":
             return [_SPELLINGS[self.separator]]
@@ -143,7 +143,7 @@ class Dialect:
         return [","] if "," in columns else columns[:1]  # a damaged line, which the reader reports
 
     def numbers(self, cells: Sequence[str]) -> NDArray[np.float64]:
-        """Finite numbers; NaN stands for a missing one.
+        """Parses finite numbers; NaN marks a missing value.
 
         Raises:
             BadCellError: If a cell is neither a number nor a missing value.
@@ -155,24 +155,24 @@ class Dialect:
         return self.without_codes(values)
 
     def without_codes(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Numbers, with NaN in place of each missing-value code."""
+        """Replaces missing-value codes by NaN."""
         codes = self._missing[1]
         return np.where(np.isin(values, codes), np.nan, values) if codes.size else values
 
     def number(self, text: str) -> float | None:
-        """The finite number of a cell; None if it holds something else."""
+        """Parses the finite number of a cell; None if it holds something else."""
         text = self.point(text)
         return float(text) if is_number(text) else None
 
     def is_value(self, text: str) -> bool:
-        """Whether a cell holds a finite number, or says that there is none."""
+        """Whether a cell holds a finite number or a missing value."""
         return is_value(self.point(text), self._missing[0])
 
     def time(self, text: str, *, after: datetime | None = None) -> datetime | None:
-        """A time; in UTC if it is a number, in ``timezone`` if that is given; None if it is none.
+        """Parses a time, in UTC for numbers, in ``timezone`` if given; None if it is not a time.
 
-        A time that names its offset from UTC has this offset. One that clocks of ``timezone`` show
-        twice is the first of the two, or the second if the first is not after the time before it.
+        A time with an offset from UTC keeps it. An ambiguous time in ``timezone`` is the first of
+        the two, or the second if the first is not after the previous time.
 
         Args:
             text: Cell of the time.
@@ -191,7 +191,7 @@ class Dialect:
         return None if time is None else self.in_zone(time, after=after)
 
     def in_zone(self, time: datetime, *, after: datetime | None = None) -> datetime | None:
-        """A time that was read, in ``timezone`` if that is given; see ``time``."""
+        """Converts a parsed time to ``timezone`` if given; see ``time``."""
         if not self.timezone:
             return time
         zone = parse_zone(self.timezone)
@@ -209,40 +209,40 @@ class Dialect:
 
     @property
     def time_columns(self) -> tuple[str, ...]:
-        """The names of the columns of times that are given."""
+        """Names of the given columns of times."""
         given = self.time_column
         return (given,) * bool(given) if isinstance(given, str) else tuple(given)
 
     @property
     def date_order(self) -> DateOrder:
-        """What comes first in a date of digits."""
+        """First part of a numeric date."""
         return "day" if self.day_first else "month" if self.month_first else "year"
 
     @property
     def missing_texts(self) -> list[str]:
-        """How files write a missing value most often, for a reader that minds upper case."""
+        """Common spellings of a missing value, for case-sensitive readers."""
         texts = self._missing[0]
         spelled = (spelling for text in texts for spelling in (text, text.upper(), text.title()))
         return [*dict.fromkeys((*spelled, "NaN", *self.missing_values))]
 
     def point(self, text: str) -> str:
-        """A cell with a decimal point."""
+        """Replaces the decimal mark of a cell by a point."""
         return text.translate(_DECIMAL_COMMAS) if self.decimal == "," else text
 
     @functools.cached_property
     def _missing(self) -> tuple[frozenset[str], NDArray[np.float64]]:
-        """Those as texts, in lower case, and those as numbers."""
+        """Missing values as lower-case strings, and as numbers."""
         given = [self.point(text.strip().lower()) for text in self.missing_values]
         codes = [float(text) for text in given if is_number(text)]
         return MISSING | frozenset(given), np.array(codes, np.float64)
 
 
 PLAIN = Dialect()
-"""That of a table of which nothing is told."""
+"""Default dialect."""
 
 
 def listed_separators(separators: Sequence[str]) -> str:
-    r"""Separators as the option spells them.
+    r"""Lists separators in the spelling of the option.
 
     Example:
         >>> listed_separators([";", "\t"])

@@ -1,4 +1,4 @@
-"""Tables as data frames: text, Parquet, Feather and Excel files, with the place of each row."""
+"""Tables as data frames: text, Parquet, Feather and Excel files, with line numbers."""
 
 from __future__ import annotations
 
@@ -42,29 +42,29 @@ _ARROW = {
 }
 _EXCEL = (".xlsx", ".xlsm")
 BINARY_SUFFIXES = (*_ARROW, *_EXCEL)
-"""Of tables that are no text."""
+"""Suffixes of binary tables."""
 _CELL_BYTES = 64
-"""Bytes that a cell takes as a string of Python, with its place in a list."""
+"""Bytes of a cell as a Python string in a list."""
 _SHEET_EXPANSION = 64
-"""Bytes of memory for each byte of an Excel file's XML, as a part of it may be an element."""
+"""Bytes of memory per byte of an Excel file's XML, which becomes a tree of elements."""
 _BLOCK = 2**20
-"""Bytes that are read at a time."""
+"""Number of bytes that are read at once."""
 _WIDE = 1000
-"""Columns from which on the texts of missing values are looked for only where there are some."""
+"""Number of columns from which missing values are searched only if the file has some."""
 _COMMENT = re.compile(rb"\n#\s")
 _HTML = re.compile(r"\s*<(!doctype html|html)\b", re.IGNORECASE)
 
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """A data frame and where it is from.
+    """A data frame and its source, for error messages.
 
     Attributes:
         frame: Data frame with one row for each line; columns may have the same name.
         source: The file, or a name.
         lines: Line of each row in its file, from 1, int64 ``[T]``; None if the file has no lines.
-        header_line: Line of the names of the columns.
-        has_header: Whether the columns have names.
+        header_line: Line of the column names.
+        has_header: Whether the source has column names.
     """
 
     frame: pd.DataFrame
@@ -79,7 +79,7 @@ class Table:
         return [str(name) for name in self.frame.columns]
 
     def column(self, index: int) -> str:
-        """Which column it is, for a message."""
+        """Describes a column in messages."""
         named = f" ({quote(self.names[index])[1:-1]})" if self.has_header else ""
         return f"column {index + 1}{named}"
 
@@ -105,9 +105,9 @@ def read_table(
 ) -> Table:
     r"""Reads a table from a file.
 
-    Of a text file, a column that begins with a number is float64 if it holds numbers and missing
-    values alone; any other column, and those named in ``texts``, are text, perhaps with blanks
-    around it.
+    In a text file, a column that begins with a number is float64 if it holds only numbers and
+    missing values. Other columns, and those named in ``texts``, are strings, possibly with
+    surrounding spaces.
 
     Example:
         >>> import tempfile
@@ -129,7 +129,7 @@ def read_table(
 
 
 def index_to_columns(frame: pd.DataFrame, names: Collection[str]) -> pd.DataFrame:
-    """A frame whose index has its named levels as columns: several, or one of ``names``."""
+    """Moves named levels of the index to columns: several, or one of ``names``."""
     levels = [level for level in frame.index.names if level is not None]
     if frame.index.nlevels > 1 or any(str(level) in names for level in levels):
         return frame.reset_index(level=levels, allow_duplicates=True)
@@ -137,7 +137,7 @@ def index_to_columns(frame: pd.DataFrame, names: Collection[str]) -> pd.DataFram
 
 
 def column_names(path: Path, dialect: Dialect = PLAIN) -> list[str]:
-    """The first line of cells of a text file, or the names of the columns of another table."""
+    """Returns the first line of cells of a text file, or the column names of another table."""
     check_is_file(path)
     suffix = path.suffix.lower()
     if _ARROW.get(suffix) == "Parquet":
@@ -150,7 +150,7 @@ def column_names(path: Path, dialect: Dialect = PLAIN) -> list[str]:
 
 
 def frame_of_arrow(table: pa.Table) -> pd.DataFrame:
-    """A frame of a table of Arrow; dates become times."""
+    """Converts an Arrow table to a data frame; dates become times."""
     frame: pd.DataFrame = table.to_pandas(date_as_object=False, split_blocks=True)
     return frame
 
@@ -198,9 +198,9 @@ def _read_excel(path: Path, header: bool) -> Table:
 
 
 def _sheet_bytes(file: IO[bytes]) -> int:
-    """Bytes of the lists in which pandas holds a sheet: all rows, as wide as the widest one.
+    """Counts the bytes of the lists for a sheet in pandas: all rows have the maximum width.
 
-    A row and a cell may say where they stand, and all before them are then empty.
+    Rows and cells may declare their position, and all skipped ones are then empty.
     """
     row = column = num_rows = num_columns = 0
 
@@ -260,10 +260,10 @@ def _read_text(path: Path, dialect: Dialect, header: bool | None, texts: set[str
 
 
 class _Rows(Iterator[list[str]]):
-    """The cells of each line of a text file, but for blank lines and comments.
+    """Cells of each line of a text file, without blank lines and comments.
 
     Args:
-        reader: The file; its ``line`` is that of the cells given last.
+        reader: File; its ``line`` is the line of the last cells returned.
         dialect: Format of the table.
 
     Attributes:
@@ -320,11 +320,12 @@ class _Rows(Iterator[list[str]]):
 
 
 class _Watched(io.RawIOBase):
-    """The bytes of a text in UTF-8, from a line on, as another reader takes them.
+    """UTF-8 bytes of a text from a line on, as a file object for another reader.
 
     Attributes:
-        count: Lines that were read.
-        is_plain: Whether these hold no comment, and nothing else that only ``_Rows`` reads.
+        count: Number of lines read.
+        is_plain: Whether these lines have no comment, and nothing else that only ``_Rows``
+            supports.
     """
 
     def __init__(self, path: Path, encoding: str, skip: int, row_bytes: int) -> None:
@@ -360,9 +361,9 @@ class _Watched(io.RawIOBase):
 def _read_whole(
     path: Path, dialect: Dialect, separator: str, skip: int, is_text: list[bool]
 ) -> tuple[pd.DataFrame, NDArray[np.int64]] | None:
-    """Reads the rows after the header with Arrow; None where ``_Rows`` might read others.
+    """Reads the rows after the header with Arrow; None if ``_Rows`` might read them differently.
 
-    Columns that are no text have to hold numbers and missing values alone.
+    Columns other than strings must hold only numbers and missing values.
     """
     missing = dialect.missing_texts
     if len(is_text) > _WIDE:  # Arrow builds a trie of these texts for each column
@@ -421,7 +422,7 @@ def _read_arrow_csv(
 
 
 def _is_header(reader: LineReader, cells: list[str], dialect: Dialect) -> bool:
-    """Whether the first line names the columns; refuses where a row may be damaged, or a name."""
+    """Whether the first line names the columns; raises an error if that is ambiguous."""
     if cells[0].lower() in TIME:
         return True
     timed = [dialect.time(cell) is not None for cell in cells]

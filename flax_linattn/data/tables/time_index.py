@@ -26,9 +26,9 @@ _MONTH = 28 * _DAY
 _MIN_INFERRED = 3
 """Rows that ``pandas.infer_freq`` needs."""
 _MONDAY = pd.DatetimeIndex(["2024-01-01"])
-"""From where the rows of a season are counted: the first of a quarter and year, too."""
+"""A Monday, the first day of a quarter and a year, from which seasons are counted."""
 _MAX_MONTHS = 9999
-"""Months of a step, as ``_MONTH_DAY`` holds them."""
+"""Maximum number of months of a step, which ``_MONTH_DAY`` matches."""
 _MONTH_DAY = re.compile(r"(\d{0,4})M@(\d{1,2})")
 
 
@@ -39,7 +39,7 @@ class MonthDay(NamedTuple):
     day: int
 
     def after(self, times: pd.DatetimeIndex, steps: NDArray | int = 1) -> pd.DatetimeIndex:
-        """The times some steps after others, at the same time of day."""
+        """Returns times some steps later, at the same time of day."""
         exact = times.to_numpy()
         month = np.timedelta64(1, "M")
         begin = exact.astype("M8[M]") + self.months * np.asarray(steps) * month
@@ -53,12 +53,12 @@ _Offset: TypeAlias = "pd.offsets.BaseOffset | MonthDay"
 
 
 def parse_frequency(text: str, option: str = "freq") -> str:
-    """A frequency as ``infer_frequency`` writes it."""
+    """Parses a frequency in the notation of ``infer_frequency``."""
     return _text(_parse(text, option))
 
 
 def parse_offset(text: str, option: str = "freq") -> pd.offsets.BaseOffset:
-    """An alias as an offset of pandas; lower and upper case do as well where pandas knows one."""
+    """Parses an alias to an offset of pandas, ignoring case if pandas knows only one case."""
     reason = ""
     for spelling in dict.fromkeys((text.strip(), text.strip().lower(), text.strip().upper())):
         with warnings.catch_warnings():
@@ -79,12 +79,12 @@ def parse_offset(text: str, option: str = "freq") -> pd.offsets.BaseOffset:
 
 
 def infer_frequency(index: pd.Index, usual: str | None = None) -> str | None:
-    """The frequency of an index, also of one with repeated and missing rows.
+    """Infers the frequency of an index, even with repeated and missing rows.
 
-    That of the index itself if it has one, else what ``pandas.infer_freq`` finds; where rows are
-    missing, the frequency by which most rows follow the one before: steps of the most frequent
-    length, business days, weeks, and starts, ends, business starts and ends, or a fixed day of
-    months, quarters and years.
+    It is the frequency of the index itself, if set, else the result of ``pandas.infer_freq``. If
+    rows are missing, it is the frequency by which most rows follow the previous row: steps of the
+    most frequent length, business days, weeks, and starts, ends, business starts and ends, or a
+    fixed day of months, quarters and years.
     """
     times = timestamps(index)
     if times is None:
@@ -108,8 +108,8 @@ def infer_frequency(index: pd.Index, usual: str | None = None) -> str | None:
 def continue_index(index: pd.Index, freq: str | None, count: int) -> pd.Index:
     """Continues an index: times by a frequency in local time, integers by their step.
 
-    The ``count`` new rows have its kind, time zone, resolution and name. An index whose own
-    ``freq`` has this alias is continued by that, with its holidays.
+    The ``count`` new rows have the type, time zone, resolution and name of the index. An index
+    whose own ``freq`` has this alias is continued by its ``freq``, including holidays.
 
     Example:
         >>> continue_index(pd.RangeIndex(860, 1000), None, 2).tolist()
@@ -151,7 +151,7 @@ def continue_index(index: pd.Index, freq: str | None, count: int) -> pd.Index:
 
 
 def follows(index: pd.Index, freq: str | None) -> NDArray[np.bool_]:
-    """Whether each row but the first is one step after the one before, bool ``[T - 1]``."""
+    """Whether each row except the first is one step after the previous row, bool ``[T - 1]``."""
     times = timestamps(index)
     if times is None:
         return np.diff(index.to_numpy()) == integer_step(index)
@@ -188,11 +188,11 @@ def follows(index: pd.Index, freq: str | None) -> NDArray[np.bool_]:
 
 
 def find_gaps(index: pd.Index, freq: str | None) -> NDArray[np.int64]:
-    """Rows that are not one step after the one before, nor of the same time, int64.
+    """Finds rows that neither follow the previous row by one step nor repeat it, int64.
 
-    Of months and longer steps, which may stand on any day of theirs, a row is a gap where it is an
-    eighth of a step early or late. The step of integers is their most frequent difference; times
-    without a frequency have no gaps.
+    For steps of a month or longer, on any day, a row is a gap if it is an eighth of a step early or
+    late. The step of integers is the most frequent difference; times without a frequency have no
+    gaps.
 
     Example:
         >>> days = pd.to_datetime(["2024-01-09", "2024-02-08", "2024-03-11", "2024-05-09"])
@@ -215,13 +215,13 @@ def find_gaps(index: pd.Index, freq: str | None) -> NDArray[np.int64]:
 
 
 def shortest_step(freq: str) -> pd.Timedelta:
-    """The shortest time between rows of a frequency: of months 28 to 30 days."""
+    """Returns the shortest time between rows of a frequency: for months 28 to 30 days."""
     return step_bounds(freq)[0]
 
 
 @functools.lru_cache(256)
 def step_bounds(freq: str) -> tuple[pd.Timedelta, pd.Timedelta]:
-    """The shortest and the longest time between rows; both are equal where no calendar counts.
+    """Returns the shortest and longest time between rows, equal for steps of fixed duration.
 
     Example:
         >>> [str(step) for step in step_bounds("ME")]
@@ -242,7 +242,7 @@ def same_step(freq: str, other: str) -> bool:
 
 @functools.lru_cache(256)
 def season_length(freq: str | None) -> int:
-    """Rows of a day; of a week where rows are days, and of a year where they are longer."""
+    """Returns the season: a day, a week for daily rows, or a year for longer steps, in rows."""
     if freq is None:
         return 1
     step = shortest_step(freq)
@@ -257,14 +257,14 @@ def season_length(freq: str | None) -> int:
 
 
 def timestamps(index: pd.Index) -> pd.DatetimeIndex | None:
-    """The times of an index, those at which periods begin; None if it has none."""
+    """Returns the times of an index, for periods their starts; None if it has no times."""
     if isinstance(index, pd.PeriodIndex):
         return index.to_timestamp()
     return index if isinstance(index, pd.DatetimeIndex) else None
 
 
 def parse_zone(name: str) -> datetime.tzinfo:
-    """The time zone of a name in the IANA database."""
+    """Returns the time zone of a name in the IANA database."""
     if name == "UTC":  # which needs no database
         return datetime.UTC
     try:
@@ -278,7 +278,7 @@ def parse_zone(name: str) -> datetime.tzinfo:
 
 
 def zone_name(zone: datetime.tzinfo | None) -> str | None:
-    """A time zone as text that ``pandas.DatetimeIndex.tz_convert`` takes."""
+    """Returns a time zone as a string that ``pandas.DatetimeIndex.tz_convert`` accepts."""
     if zone is None:
         return None
     name = getattr(zone, "key", None) or getattr(zone, "zone", None)
@@ -291,7 +291,7 @@ def zone_name(zone: datetime.tzinfo | None) -> str | None:
 
 
 def integer_step(index: pd.Index) -> int:
-    """The most frequent difference of an index of integers; 1 where there is none."""
+    """Returns the most frequent difference of an integer index; 1 if there is none."""
     if isinstance(index, pd.RangeIndex) and len(index) > 1:
         return int(index.step)
     steps, counts = np.unique(np.diff(index.to_numpy()), return_counts=True)
@@ -320,19 +320,19 @@ def _text(offset: _Offset) -> str:
 
 
 def _is_elapsed(offset: _Offset) -> bool:
-    """Whether it counts time that has passed, not days of a calendar."""
+    """Whether an offset is a fixed duration, not days of a calendar."""
     return isinstance(offset, pd.offsets.Tick) and not isinstance(offset, pd.offsets.Day)
 
 
 def _clock(times: pd.DatetimeIndex, offset: _Offset) -> pd.DatetimeIndex:
-    """Times without a zone: of UTC for steps of elapsed time, else of local clocks."""
+    """Returns times without a zone: in UTC for fixed durations, else in local time."""
     if times.tz is None:
         return times
     return times.tz_convert(None) if _is_elapsed(offset) else times.tz_localize(None)
 
 
 def _infer_whole(times: pd.DatetimeIndex) -> pd.offsets.BaseOffset | None:
-    """As pandas does, which knows no missing row."""
+    """Infers the frequency with pandas, which does not allow missing rows."""
     if len(times) < _MIN_INFERRED:
         return None
     with warnings.catch_warnings():
@@ -344,7 +344,7 @@ def _infer_whole(times: pd.DatetimeIndex) -> pd.offsets.BaseOffset | None:
 
 
 def _candidates(times: pd.DatetimeIndex) -> list[str]:
-    """Frequencies that rows may have, the likelier ones first."""
+    """Yields candidate frequencies, the most likely ones first."""
     local, exact = times.tz_localize(None), times.tz_convert(None) if times.tz else times
     days = _mode(local[1:].normalize() - local[:-1].normalize()) // _DAY
     elapsed = _mode(exact[1:] - exact[:-1])
@@ -380,7 +380,7 @@ def _monthly(local: pd.DatetimeIndex) -> list[str]:
 
 
 def _mode(steps: pd.TimedeltaIndex | NDArray) -> pd.Timedelta | int:
-    """The most frequent step; the smallest one of a tie."""
+    """Returns the most frequent step; the smallest one in a tie."""
     values, counts = np.unique(np.asarray(steps), return_counts=True)
     step = values[np.argmax(counts)]
     return pd.Timedelta(step) if np.asarray(steps).dtype.kind == "m" else step

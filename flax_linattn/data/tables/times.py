@@ -1,4 +1,4 @@
-"""Columns of times as pandas indices, in all forms that files and frames write them."""
+"""Columns of times as pandas indices, from all formats of files and frames."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _OFFSET = re.compile(r"(?:Z|[+-]\d{2}:?\d{2})$", re.ASCII)
 _FIRST, _LAST = -62135596800, 253402300799
 """Seconds since 1970 of the first and the last second of the years 1 to 9999."""
 _MICRO = {"s": 10**6, "ms": 10**3, "us": 1, "ns": 1e-3}
-"""Microseconds of a unit."""
+"""Number of microseconds of each unit."""
 _EXPECTED = {"none": "a time such as 2016-07-01 00:00:00", "s": "seconds since 1970",
              "ms": "milliseconds since 1970", "us": "microseconds since 1970",
              "ns": "nanoseconds since 1970"}  # fmt: skip
 
 
 class BadTimeError(OptionError):
-    """The time of a row is missing, or does not fit the times of other rows.
+    """The time of a row is missing, or inconsistent with the times of other rows.
 
     Attributes:
         row: Index of the row, from 0.
@@ -44,11 +44,12 @@ class BadTimeError(OptionError):
 
 
 def parse_times(column: pd.Series, dialect: Dialect) -> pd.DatetimeIndex | pd.PeriodIndex:
-    """Reads a column of times: dates and times, periods, texts, or numbers since 1970.
+    """Parses a column of times: dates and times, periods, strings, or Unix times.
 
-    Those with offsets from UTC are at that offset if it is the same in all rows, else in UTC; with
-    ``dialect.timezone`` they are in that zone, and so are those without an offset among them. If no
-    row has an offset, they have no time zone yet: see ``localize``.
+    Times with offsets from UTC keep the offset if it is the same in all rows; otherwise they are
+    converted to UTC. With ``dialect.timezone`` they are converted to that zone, in which times
+    without an offset are local. If no row has an offset, the result has no time zone yet: see
+    ``localize``.
     """
     if (missing := column.isna().to_numpy()).any():
         row = int(np.argmax(missing))
@@ -75,7 +76,7 @@ def parse_times(column: pd.Series, dialect: Dialect) -> pd.DatetimeIndex | pd.Pe
 def join_date_and_clock(
     date: str, clock: str, dialect: Dialect, *, after: datetime | None = None
 ) -> datetime:
-    """The time that a date and a time of day in two cells stand for.
+    """Joins a date and a time of day in two cells.
 
     Example:
         >>> join_date_and_clock("1.7.2016", "2:00", Dialect(day_first=True))
@@ -96,7 +97,7 @@ def join_date_and_clock(
 
 
 def join_dates_and_clocks(dates: pd.Series, clocks: pd.Series, dialect: Dialect) -> pd.Index:
-    """``join_date_and_clock`` of each row of two columns of texts; see ``localize`` for zones."""
+    """Joins columns of dates and times of day; see ``localize`` for time zones."""
     empty = ((dates == "") | (clocks == "")).to_numpy()
     if empty.any():
         row = int(np.argmax(empty))
@@ -123,13 +124,13 @@ def _empty_cell(row: int, date: str, clock: str) -> BadTimeError:
 
 
 def _hours(text: str) -> timedelta | None:
-    """The time of day since midnight; None if the text is written otherwise, or has an offset."""
+    """Parses the time since midnight; None for another format, or with an offset."""
     time = parse_time(f"2000-01-01 {text.strip()}")
     return None if time is None or time.tzinfo is not None else time - datetime(2000, 1, 1)
 
 
 def is_dated(column: pd.Series) -> bool:
-    """Whether pandas knows that a column holds dates, times or periods."""
+    """Whether the dtype of a column is dates, times or periods."""
     kind = column.dtype
     if isinstance(kind, pd.PeriodDtype) or kind.kind == "M":
         return True
@@ -141,10 +142,10 @@ def is_dated(column: pd.Series) -> bool:
 
 
 def localize(times: pd.DatetimeIndex, zone: str, *, first: bool = False) -> pd.DatetimeIndex:
-    """Local times of a zone.
+    """Localizes times in a time zone.
 
-    A time that clocks show twice is the first of the two if ``first``, else the order of the rows
-    says which one; ``BadTimeError`` if it does not, or clocks skip a time.
+    An ambiguous time is the first of the two if ``first``; otherwise the order of the rows decides.
+    ``BadTimeError`` is raised if it cannot, or if a time does not exist.
     """
     of, always = parse_zone(zone), np.ones(len(times), np.bool_)
     try:
@@ -236,7 +237,7 @@ def _from_texts(column: pd.Series, dialect: Dialect) -> pd.DatetimeIndex:
 
 
 def _from_iso(column: pd.Series) -> pd.DatetimeIndex | None:
-    """Texts of ISO 8601 by Arrow, which reads the frequent ones; None if one is no such text."""
+    """Parses ISO 8601 strings with Arrow, which supports the common forms; None otherwise."""
     texts = pa.array(column, pa.string())
     end = _OFFSET.search(str(column.iloc[0]))
     for unit in ("us", "ns"):
@@ -255,7 +256,7 @@ def _from_iso(column: pd.Series) -> pd.DatetimeIndex | None:
 
 
 def _at_offset(times: pd.DatetimeIndex, offsets: set[Any]) -> pd.DatetimeIndex:
-    """Times of UTC, at their offset if there is one alone."""
+    """Converts UTC times to their offset from UTC if all share it."""
     (offset,) = offsets if len(offsets) == 1 else (timedelta(),)
     return times.tz_convert(timezone(offset) if offset else UTC)
 
@@ -294,7 +295,7 @@ def _advice(text: str, dialect: Dialect) -> tuple[str, tuple[str, ...]]:
 
 
 def epoch_unit(text: str) -> str:
-    """The unit in which a number may be a time of our years since 1970; "" if there is none.
+    """Guesses the unit in which a number is a Unix time of recent years; "" if there is none.
 
     Example:
         >>> epoch_unit("1467331200"), epoch_unit("1467331200000.0"), epoch_unit("35")

@@ -1,14 +1,14 @@
-"""Labelled texts as bytes: folders of files, and batches."""
+"""Labeled texts as bytes: readers of folders, and batches."""
 
 from flax_linattn.data.texts.batches import (
     PackedTextBatches,
     TextBatches,
     taylorshift_bytes,
 )
-from flax_linattn.data.texts.texts import LabelledTexts, load_texts
+from flax_linattn.data.texts.texts import LabeledTexts, load_texts
 
 __all__ = [
-    "LabelledTexts",
+    "LabeledTexts",
     "PackedTextBatches",
     "TextBatches",
     "load_texts",

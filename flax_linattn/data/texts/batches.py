@@ -1,4 +1,4 @@
-"""Bytes of texts as tokens, in batches: a text in a row, or several."""
+"""Batches of texts with bytes as tokens, padded or packed."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from numpy.typing import NDArray
 from flax_linattn.checks import MAX_SEED, OptionError, check_choice, check_integers
 from flax_linattn.data.batches.batches import ALL_ROWS, Batches, LengthBatches
 from flax_linattn.data.batches.packing import pack
-from flax_linattn.data.texts.texts import LabelledTexts
+from flax_linattn.data.texts.texts import LabeledTexts
 
 CROPS = ("prefix", "random")
 PADDINGS = ("masked", "symbol")
 
 
 def taylorshift_bytes(text: bytes) -> bytes:
-    r"""A text as TaylorShift's public code reads it: as Python prints the bytes.
+    r"""Converts a text as TaylorShift's public code reads it: as Python prints bytes.
 
-    It takes a line of bytes for text by ``str``, so that every sample begins with ``b'`` or ``b"``
-    and ends with that quotation mark, and bytes that are no printable ASCII are backslash escapes:
-    a line break is the two bytes ``\n``, an "e" with an accent the eight bytes ``\xc3\xa9``. Kept
-    for its protocol; nothing is gained by it.
+    That code applies ``str`` to the bytes of a line, so every sample begins with ``b'`` or ``b"``
+    and ends with that quotation mark, and bytes that are not printable ASCII become backslash
+    escapes: a line break is the two bytes ``\n``, an "e" with an accent the eight bytes
+    ``\xc3\xa9``. It is only needed to reproduce the protocol.
 
     Args:
         text: Any bytes.
@@ -39,21 +39,21 @@ def taylorshift_bytes(text: bytes) -> bytes:
 
 
 class TextBatches(LengthBatches):
-    """Batches of the bytes of texts; every text comes exactly once in an epoch.
+    """Batches of the bytes of texts; an epoch contains every text exactly once.
 
     See ``ExampleBatches``: a batch is a pure function of its step. It holds "tokens", int32
-    ``[B, T]``, the bytes from 0 to 255 and 0 behind the end; "mask", bool ``[B, T]``; "labels",
-    int32 ``[B]``; "weight", float32 ``[B]``.
+    ``[B, T]``, the bytes from 0 to 255, padded by 0; "mask", bool ``[B, T]``; "labels", int32
+    ``[B]``; "weight", float32 ``[B]``.
 
     Args:
         texts: Texts of the batches.
         batch_size: Number B of examples of a batch.
-        max_length: Bytes of a row; longer texts are cut.
+        max_length: Maximum number of bytes of a row; longer texts are cut.
         seed: As in ``LengthBatches``.
         crop: Part of a longer text to use: "prefix" (its beginning), or "random" (a part whose
             start is sampled uniformly from the seed, the epoch and the example).
-        padding: "masked" has the mask False behind the end of a text; "symbol" has it True
-            everywhere, so that 0 is a symbol like the others.
+        padding: "masked" sets the mask to False at padding; "symbol" sets it to True everywhere, so
+            that 0 is a symbol like the others.
         lengths: Lengths as in ``LengthBatches``. Default: ``max_length`` for all batches.
 
     Raises:
@@ -62,7 +62,7 @@ class TextBatches(LengthBatches):
         ValueError: If there are no texts.
 
     Example:
-        >>> texts = LabelledTexts("toy", ("neg", "pos"), np.array([1, 0], np.int32),
+        >>> texts = LabeledTexts("toy", ("neg", "pos"), np.array([1, 0], np.int32),
         ...                       (b"abc", b"abcdefg"))
         >>> batch = TextBatches(texts, 2, max_length=5, seed=None).batch(0)
         >>> batch["tokens"].tolist(), batch["mask"].sum(1).tolist(), batch["labels"].tolist()
@@ -71,7 +71,7 @@ class TextBatches(LengthBatches):
 
     def __init__(
         self,
-        texts: LabelledTexts,
+        texts: LabeledTexts,
         batch_size: int,
         *,
         max_length: int,
@@ -111,7 +111,7 @@ class TextBatches(LengthBatches):
         return {"tokens": tokens, "mask": mask, "labels": self.texts.labels[examples]}
 
     def _begin(self, epoch: int, example: int) -> int:
-        """The first byte that is taken; a draw of its own for every example of every epoch."""
+        """Returns the first byte to use, sampled independently for each example and epoch."""
         spare = len(self.texts.texts[example]) - self.max_length
         if self.crop == "prefix" or self.seed is None or spare <= 0:
             return 0
@@ -120,7 +120,7 @@ class TextBatches(LengthBatches):
 
 
 class PackedTextBatches:
-    """Batches of rows that several texts share without padding, to train on; see ``data.pack``.
+    """Batches of rows with several packed texts, for training; see ``data.pack``.
 
     A batch has "tokens", "mask", "segment_ids", "labels", int32 [B, T], and "weight", float32
     [B, T], which is 1 at the last byte of each text, where a model has received all of it.
@@ -128,17 +128,17 @@ class PackedTextBatches:
     Args:
         texts: Texts to pack.
         batch_size: Number B of rows of a batch.
-        length: Bytes of a row, T; longer texts are cut.
-        seed: Each epoch has its own order of the rows, drawn from it.
+        length: Number T of bytes of a row; longer texts are cut.
+        seed: Random seed of the order of the rows in each epoch.
 
     Example:
-        >>> texts = LabelledTexts("toy", ("neg", "pos"), np.array([1, 0], np.int32), (b"ab", b"c"))
+        >>> texts = LabeledTexts("toy", ("neg", "pos"), np.array([1, 0], np.int32), (b"ab", b"c"))
         >>> batch = PackedTextBatches(texts, 1, 4, seed=0).batch(0)
         >>> batch["weight"].sum(), batch["labels"][batch["weight"] > 0].tolist()
         (np.float32(2.0), [1, 0])
     """
 
-    def __init__(self, texts: LabelledTexts, batch_size: int, length: int, *, seed: int) -> None:
+    def __init__(self, texts: LabeledTexts, batch_size: int, length: int, *, seed: int) -> None:
         check_integers(1, length=length)
         tokens = [np.frombuffer(text[:length], np.uint8).astype(np.int32) for text in texts.texts]
         packed = pack({"tokens": tokens}, length)
@@ -154,7 +154,7 @@ class PackedTextBatches:
         return len(self._batches)
 
     def batch(self, step: int, rows: slice = ALL_ROWS) -> dict[str, NDArray]:
-        """Returns the batch of a step, counted from 0 over all epochs, or some of its rows."""
+        """Returns the batch of a step, counted from 0 over all epochs, or some rows of it."""
         batch = self._batches.batch(step, rows)
         batch["weight"] = batch.pop("ends") * batch["weight"][:, None]
         return batch

@@ -1,4 +1,4 @@
-"""Labelled texts as bytes, and the folders that hold them."""
+"""``LabeledTexts``, labeled texts as bytes, and its reader."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from flax_linattn.data.errors import DataFormatError
 from flax_linattn.data.files.class_folders import Split, find_class_folders
 from flax_linattn.data.files.file_tree import FileTree
-from flax_linattn.data.labels import LabelledExamples, check_classes, check_labels
+from flax_linattn.data.labels import LabeledExamples, check_classes, check_labels
 
 
 @dataclass(frozen=True, eq=False)
-class LabelledTexts(LabelledExamples):
-    """Labelled texts, each the bytes of a file, of its own length.
+class LabeledTexts(LabeledExamples):
+    """Labeled texts of different lengths; each text is the bytes of a file.
 
     Attributes:
         name: The data set's name.
@@ -32,7 +32,7 @@ class LabelledTexts(LabelledExamples):
         TypeError: If a text is not bytes.
 
     Example:
-        >>> texts = LabelledTexts("toy", ("neg", "pos"), np.array([1, 0], np.int32),
+        >>> texts = LabeledTexts("toy", ("neg", "pos"), np.array([1, 0], np.int32),
         ...                       (b"good", b"not so good"))
         >>> texts.num_examples, texts.lengths.tolist()
         (2, [4, 11])
@@ -64,11 +64,11 @@ class LabelledTexts(LabelledExamples):
         """Bytes of each text, int64 ``[N]``."""
         return np.array([len(text) for text in self.texts], np.int64)
 
-    def map(self, change: Callable[[bytes], bytes]) -> LabelledTexts:
+    def map(self, change: Callable[[bytes], bytes]) -> LabeledTexts:
         """Returns the same examples with every text changed, such as by ``taylorshift_bytes``.
 
         Example:
-            >>> texts = LabelledTexts("toy", ("a",), np.zeros(1, np.int32), (b"Good",))
+            >>> texts = LabeledTexts("toy", ("a",), np.zeros(1, np.int32), (b"Good",))
             >>> texts.map(bytes.lower).texts
             (b'good',)
         """
@@ -76,26 +76,25 @@ class LabelledTexts(LabelledExamples):
 
 
 MAX_BYTES = 2**33
-"""Of all texts of a data set."""
+"""Maximum size in bytes of all texts of a data set."""
 
-UNLABELLED = {"unsup": "the texts of unsup, which have no labels, are left out"}
-"""Folders beside those of classes: of the Large Movie Review Dataset (aclImdb)."""
+UNLABELED = {"unsup": "the texts of unsup, which have no labels, are left out"}
+"""Folders without classes, in the Large Movie Review Dataset (aclImdb)."""
 
 
-def load_texts(path: str | Path) -> tuple[LabelledTexts, LabelledTexts]:
-    """Loads texts to learn from, and texts to test on: the exact bytes of the files.
+def load_texts(path: str | Path) -> tuple[LabeledTexts, LabeledTexts]:
+    """Loads training and test texts, the exact bytes of files.
 
-    A tree ``train/CLASS/*.txt`` with ``test/CLASS/*.txt`` (or ``val``) beside, as that of the Large
-    Movie Review Dataset (aclImdb, IMDB), in a folder, at its top or below, or in a ``.tar``,
-    ``.tar.gz``, ``.tar.xz`` or ``.zip``, which is read without unpacking it to disk. Texts are
-    sorted by class and name of file. Hidden files, those of other suffixes, and aclImdb's folder
-    ``unsup`` are left out.
+    The files are ``train/CLASS/*.txt`` and ``test/CLASS/*.txt`` (or ``val``), as in the Large Movie
+    Review Dataset (aclImdb, IMDB), in a folder, at its top or below, or in a ``.tar``, ``.tar.gz``,
+    ``.tar.xz`` or ``.zip``, which is read without unpacking to disk. Texts are sorted by class and
+    file name. Hidden files, files with other suffixes, and aclImdb's folder ``unsup`` are skipped.
 
     Args:
         path: The folder or the archive.
 
     Returns:
-        The training set and the test set, of the same classes.
+        Training set and test set, with the same classes.
 
     Raises:
         FileNotFoundError: If ``path`` does not exist.
@@ -114,7 +113,7 @@ def load_texts(path: str | Path) -> tuple[LabelledTexts, LabelledTexts]:
     """
     tree = FileTree(path)
     folders = find_class_folders(
-        tree, lambda name: name.lower().endswith(".txt"), "texts", no_class=UNLABELLED
+        tree, lambda name: name.lower().endswith(".txt"), "texts", no_class=UNLABELED
     )
     names = (*folders.train.names, *folders.test.names)
     if (needed := sum(tree.sizes[name] for name in names)) > MAX_BYTES:
@@ -130,8 +129,8 @@ def load_texts(path: str | Path) -> tuple[LabelledTexts, LabelledTexts]:
             )
     texts = tree.read_all(names)
 
-    def chosen(split: Split) -> LabelledTexts:
-        return LabelledTexts(
+    def chosen(split: Split) -> LabeledTexts:
+        return LabeledTexts(
             tree.name,
             folders.classes,
             np.array(split.labels, np.int32),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
@@ -11,6 +12,7 @@ import jax.numpy as jnp
 
 from flax_linattn.ops.contract import masks
 from flax_linattn.ops.contract.capabilities import Capabilities
+from flax_linattn.ops.contract.pair_inputs import split_groups
 from flax_linattn.typing import Array, Keys, KeyStep, Mask, Parameters, State, Values, ValueStep
 
 
@@ -27,7 +29,7 @@ from flax_linattn.typing import Array, Keys, KeyStep, Mask, Parameters, State, V
         "parameters",
         "per_token",
     ),
-    meta_fields=("is_causal", "form", "return_state"),
+    meta_fields=("is_causal", "form", "return_state", "group_size"),
 )
 @dataclasses.dataclass(frozen=True)
 class Call:
@@ -39,6 +41,8 @@ class Call:
         parameters: The mechanism's own arguments that were passed, by name.
         per_token: Per-token inputs (``token_arguments``) of shape [B, S, ...], by name, in the
             accumulation dtype, 0 at padding.
+        group_size: Number of query heads per key head. Families see one query head of each group
+            in ``q``; the group counts where they choose a form by the number of scores.
     """
 
     q: Array
@@ -53,6 +57,7 @@ class Call:
     is_causal: bool
     form: str
     return_state: bool
+    group_size: int = 1
 
     @property
     def num_queries(self) -> int:
@@ -96,6 +101,50 @@ def broadcast_queries(can: Capabilities, q: Array, k: Array) -> Array:
     """Broadcasts latents [L, H, K] to [B, L, H, K]; returns queries unchanged."""
     shared = count_latents(can, q) is not None and q.ndim == 3
     return jnp.broadcast_to(q, (k.shape[0], *q.shape)) if shared else q
+
+
+def attend_by_group(
+    attend: Callable[[Array, Parameters], tuple[Array, State]],
+    q: Array,
+    k: Array,
+    parameters: Parameters,
+    *,
+    has_state: bool,
+) -> tuple[Array, State]:
+    """Attends with queries of H heads to keys and values of G heads, H a multiple of G.
+
+    Query head h attends to key head h // (H // G). Keys, values and states are not repeated: they
+    do not depend on queries, so all H / G members of a group share them.
+
+    Args:
+        attend: Function from queries [..., G, K] and parameters to outputs [..., G, V] and the
+            state.
+        q: Queries of shape [..., H, K].
+        k: Keys of shape [..., G, K].
+        parameters: The mechanism's own arguments, of which inputs per pair may have H heads.
+        has_state: Whether to return the state of G heads, or None.
+    """
+    heads, key_heads = q.shape[-2], k.shape[-2]
+    if heads == key_heads:
+        y, state = attend(q, parameters)
+        return y, state if has_state else None
+    q = q.reshape(*q.shape[:-2], key_heads, heads // key_heads, q.shape[-1])
+    parameters, axes = split_groups(parameters, heads, key_heads)
+
+    def outputs(q: Array, parameters: Parameters) -> Array:
+        return attend(q, parameters)[0]
+
+    y = jax.vmap(outputs, in_axes=(-2, axes), out_axes=-2)(q, parameters)
+    y = y.reshape(*y.shape[:-3], heads, y.shape[-1])
+    if not has_state:
+        return y, None
+    # The state comes from a call of its own, of the first members: jax.vmap multiplies the gradient
+    # of an output without the mapped axis by its size if it belongs to a custom_vjp function.
+    first = {
+        name: x if axes[name] is None else jnp.take(x, 0, axis=axes[name])
+        for name, x in parameters.items()
+    }
+    return y, attend(q[..., 0, :], first)[1]
 
 
 def zero_queries(q: Array, query_mask: Array | None) -> Array:

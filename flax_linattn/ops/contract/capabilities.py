@@ -29,6 +29,9 @@ class Capabilities:
         unit_vectors: Whether queries and keys should have length 1; layers normalize them.
         shared_query_key: Whether ``k`` serves as query and key; layers project it once, and ``q``
             is ignored.
+        pair_mask: Whether ``pair_mask`` is supported (``contract.pair_inputs``).
+        bias: Whether ``bias`` of the scores is supported.
+        weight_dropout: Whether ``dropout_rate`` and ``dropout_key`` of the weights are supported.
         forms: Values of ``form`` other than "auto".
     """
 
@@ -44,7 +47,29 @@ class Capabilities:
     mergeable: bool = False
     unit_vectors: bool = False
     shared_query_key: bool = False
+    pair_mask: bool = False
+    bias: bool = False
+    weight_dropout: bool = False
     forms: tuple[str, ...] = ("parallel", "chunked", "recurrent")
+
+    @property
+    def grouped_queries(self) -> bool:
+        """Whether several query heads may share a key head: each token has its own query."""
+        return not (self.learned_query or self.shared_query_key)
+
+    @property
+    def pair_inputs(self) -> tuple[str, ...]:
+        """Names of the supported inputs per pair of a query and a key."""
+        return tuple(name for name, field in PAIR_INPUTS.items() if getattr(self, field))
+
+
+PAIR_INPUTS = {
+    "pair_mask": "pair_mask",
+    "bias": "bias",
+    "dropout_rate": "weight_dropout",
+    "dropout_key": "weight_dropout",
+}
+"""Inputs per pair of a query and a key: name of the argument -> capability."""
 
 
 class LearnedParameter(NamedTuple):

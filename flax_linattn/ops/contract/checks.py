@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from flax_linattn.ops.contract.capabilities import Capabilities
+from flax_linattn.ops.contract.capabilities import PAIR_INPUTS, Capabilities
 from flax_linattn.typing import Array, Parameters, State
 
 
@@ -31,8 +31,8 @@ def resolve_queries(
     """Returns the queries of a call: q, or the latents that take its place.
 
     Raises:
-        ValueError: Both are given, the mechanism does not support latents, or has one learned query
-            and q looks like a query per token.
+        ValueError: If both are given, the mechanism does not support latents, or the mechanism has
+            one learned query and q has the shape of a query per token.
     """
     if latents is None:
         if q is not None and can.learned_query and getattr(q, "ndim", 2) > 2:
@@ -98,10 +98,12 @@ def check_arrays(
             f"{name!r} attends in each channel separately, so v needs as many channels "
             f"as k, got {v.shape[-1]} and {k.shape[-1]}."
         )
-    if q.shape[-2:] != k.shape[-2:]:
+    heads, key_heads = q.shape[-2], k.shape[-2]
+    shares_keys = can.grouped_queries and key_heads > 0 and heads % key_heads == 0
+    if q.shape[-1] != k.shape[-1] or not (heads == key_heads or shares_keys):
         raise ValueError(
             f"{query} {axes['q']} and k {axes['k']} must agree in heads and key dimension, "
-            f"got {q.shape} and {k.shape}."
+            f"got {q.shape} and {k.shape}{_head_advice(can, heads, key_heads)}."
         )
     has_batch = q.ndim == 4 if can.latents else q.ndim > 2
     if has_batch and q.shape[0] != k.shape[0]:
@@ -109,6 +111,18 @@ def check_arrays(
         raise ValueError(
             f"{query} and k must have the same batch size, got {q.shape[0]} and {k.shape[0]}{hint}."
         )
+
+
+def _head_advice(can: Capabilities, heads: int, key_heads: int) -> str:
+    """Returns the end of an error message about unequal numbers of heads."""
+    if heads == key_heads:
+        return ""
+    if can.grouped_queries:
+        return "; the heads of q must be a multiple of those of k, which then share them"
+    if can.shared_query_key:
+        return "; k is also the query, so heads cannot share it"
+    advice = "; the state depends on the learned query, so heads cannot share k and v"
+    return advice + ", but latents of one head can" * can.latents
 
 
 def check_mask(name: str, mask: Array | None, shape: tuple[int, ...]) -> Array | None:
@@ -173,10 +187,29 @@ def check_options(
 
 
 def check_parameters(
-    name: str, offered: tuple[str, ...], parameters: Mapping[str, ArrayLike | None]
+    name: str,
+    can: Capabilities,
+    offered: tuple[str, ...],
+    parameters: Mapping[str, ArrayLike | None],
 ) -> Parameters:
-    """Returns the mechanism's own arguments that were passed, as arrays; rejects unknown names."""
-    unknown = sorted(set(parameters) - set(offered))
+    """Returns the mechanism's own arguments that were passed, as arrays; rejects unknown names.
+
+    Raises:
+        ValueError: If an input per pair is not supported.
+        TypeError: If the mechanism has no argument of a name.
+    """
+    unknown = sorted(set(parameters) - {*offered, *can.pair_inputs})
+    for each in [each for each in unknown if each in PAIR_INPUTS and parameters[each] is not None]:
+        reason = "it does not form the weights of single pairs"
+        if can.constant_memory:
+            reason = "its state has a constant size, so past tokens are not kept apart"
+        elif can.channelwise:
+            reason = "each channel has its own weights"
+        raise ValueError(
+            f"{name!r} does not support {each}: {reason}; omit it, or choose a mechanism whose "
+            f"capabilities.{PAIR_INPUTS[each]} is True, such as softmax."
+        )
+    unknown = [each for each in unknown if each not in PAIR_INPUTS]
     if unknown:
         raise TypeError(
             f"{name!r} got the unknown argument {unknown[0]!r}; its own arguments are: "

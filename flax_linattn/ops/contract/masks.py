@@ -135,8 +135,8 @@ def find_packed_segments(
 
 @partial(
     jax.tree_util.register_dataclass,
-    data_fields=("real", "query_segment", "key_segment"),
-    meta_fields=("is_causal", "cached", "window"),
+    data_fields=("real", "query_segment", "key_segment", "is_sink"),
+    meta_fields=("is_causal", "cached", "window", "sinks"),
 )
 @dataclasses.dataclass(frozen=True)
 class Visibility:
@@ -153,6 +153,8 @@ class Visibility:
             (``Segments.index``). None means that there is one segment.
         key_segment: Integer array of shape [B, S], the segment of each key.
         window: Number of positions that a query attends to, its own included. None means all.
+        sinks: Number of first tokens of a segment that stay visible outside the window.
+        is_sink: Boolean array of shape [B, S]; True marks these tokens. None means none.
     """
 
     is_causal: bool = False
@@ -161,6 +163,8 @@ class Visibility:
     query_segment: Array | None = None
     key_segment: Array | None = None
     window: int | None = None
+    sinks: int = 0
+    is_sink: Array | None = None
 
     @property
     def is_plain_causal(self) -> bool:
@@ -175,7 +179,10 @@ class Visibility:
         if self.is_causal:
             visible = visible & (query[:, None] >= key - self.cached)
         if self.window is not None:
-            visible = visible & (query[:, None] - self.window < key - self.cached)
+            recent = query[:, None] - self.window < key - self.cached
+            if self.is_sink is not None:
+                recent = recent | jnp.take(self.is_sink, key, axis=1, mode="clip")[:, None, :]
+            visible = visible & recent
         if self.real is not None:
             visible = visible & jnp.take(self.real, key, axis=1, mode="clip")[:, None, :]
         if self.query_segment is not None and self.key_segment is not None:

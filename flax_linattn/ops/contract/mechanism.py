@@ -24,6 +24,7 @@ from flax_linattn.ops.contract import checks, masks, meshes, output_sharding
 from flax_linattn.ops.contract.call import (
     Call,
     StepCall,
+    attend_by_group,
     broadcast_queries,
     count_latents,
     num_queries,
@@ -172,8 +173,11 @@ class Mechanism(abc.ABC):
         Args:
             q: Queries of shape [B, T, H, K]; the learned query [H, K] if
                 ``capabilities.learned_query``; None with ``latents``.
-            k: Keys of shape [B, S, H, K].
-            v: Values of shape [B, S, H, V].
+            k: Keys of shape [B, S, H, K]; or [B, S, G, K] with H a multiple of G (grouped-query
+                attention) if ``capabilities.grouped_queries``: query head h attends to key head
+                h // (H // G). Per-token inputs, the mechanism's own parameters and states then have
+                G heads.
+            v: Values of shape [B, S, H, V], with as many heads as k.
             latents: External queries instead of the learned one, [L, H, K] for all sequences or
                 [B, L, H, K] for each, if ``capabilities.latents``.
             is_causal: Whether each position attends only to itself and earlier positions; needs T =
@@ -194,7 +198,10 @@ class Mechanism(abc.ABC):
                 same numbers up to rounding.
             **parameters: The mechanism's own arguments (see ``parameters``); None means not passed.
                 Also its per-token inputs (``token_arguments``) of shape [B, S, ...], padded and
-                packed like k.
+                packed like k, and the inputs per pair in ``capabilities.pair_inputs``:
+                ``pair_mask`` (Boolean) and ``bias`` (added to the scaled scores; -inf hides a key)
+                of shape [B or 1, H or 1, T, S], ``dropout_rate`` and ``dropout_key`` of the
+                weights. With ``initial_state`` S counts its slots, then the tokens of the call.
 
         Returns:
             Outputs of shape [B, T, H, V] in the dtype of the inputs, 0 where no token is visible.
@@ -287,6 +294,7 @@ class Mechanism(abc.ABC):
             is_causal=is_causal,
             form=form,
             return_state=return_state,
+            group_size=max(1, q.shape[-2] // max(1, k.shape[-2])),
         )
         with explain_forward_mode_error(self.name, form):
             y, state = _attend(self, call)
@@ -311,13 +319,14 @@ class Mechanism(abc.ABC):
 
         Args:
             q: Query of shape [B, H, K]; the learned query [H, K]; None with ``latents``.
-            k: Key of shape [B, H, K].
-            v: Value of shape [B, H, V].
+            k: Key of shape [B, H, K]; or [B, G, K] as in ``attend``.
+            v: Value of shape [B, H, V], with as many heads as k.
             state: State from ``init_state``, ``attend`` or ``step``.
             mask: Boolean array of shape [B]; where False, the state is unchanged and the output is
                 0.
             latents: As in ``attend``.
-            **parameters: As in ``attend``; per-token inputs have shape [B, ...].
+            **parameters: As in ``attend``; per-token inputs have shape [B, ...], inputs per pair [B
+                or 1, H or 1, L] over the slots of the returned cache in the order of time.
 
         Returns:
             Output of shape [B, H, V] ([B, L, H, V] for latents), and the new state, of
@@ -421,7 +430,7 @@ class Mechanism(abc.ABC):
 
         Args:
             batch_size: Number of sequences B.
-            num_heads: Number of heads H.
+            num_heads: Number of heads H of keys and values.
             key_dim: Channels of a key, K.
             value_dim: Channels of a value, V.
             max_length: Maximum number of tokens that a cache can hold; streaming mechanisms need
@@ -514,7 +523,11 @@ class Mechanism(abc.ABC):
             y = self._reference_per_query(q, k, v, visible, own, per_token)
             y = y[:, 0] if is_pooled else y
         else:
-            y = self._reference(zero_queries(q, query_mask), k, v, visible, {**own, **per_token})
+            y, _ = attend_by_group(
+                lambda q, own: (self._reference(q, k, v, visible, {**own, **per_token}), None),
+                *(zero_queries(q, query_mask), k, own),
+                has_state=False,
+            )
         return masks.zero_padding(y, query_mask)
 
     def _reference_per_query(
@@ -653,7 +666,9 @@ class Mechanism(abc.ABC):
         names = {argument.name for argument in self.token_arguments}
         given = {name: parameters[name] for name in names & set(parameters)}
         rest = {name: value for name, value in parameters.items() if name not in names}
-        own = checks.check_parameters(self.name, (*self.parameters, *sorted(names)), rest)
+        own = checks.check_parameters(
+            self.name, self.capabilities, (*self.parameters, *sorted(names)), rest
+        )
         self._check_parameters(own)
         return own, given
 
@@ -709,10 +724,18 @@ class Mechanism(abc.ABC):
 # Jitted here, so that calls outside ``jit`` do not compile their loops each time.
 @partial(jax.jit, static_argnums=0)
 def _attend(mechanism: Mechanism, call: Call) -> tuple[Outputs, State]:
-    y, state = (mechanism._attend_causal_call if call.is_causal else mechanism._attend)(call)
-    return y, state if call.return_state else None
+    attend = mechanism._attend_causal_call if call.is_causal else mechanism._attend
+    return attend_by_group(
+        lambda q, own: attend(dataclasses.replace(call, q=q, parameters=own)),
+        *(call.q, call.k, call.parameters),
+        has_state=call.return_state,
+    )
 
 
 @partial(jax.jit, static_argnums=0)
 def _step(mechanism: Mechanism, call: StepCall) -> tuple[OutputStep, State]:
-    return mechanism._step(call)
+    return attend_by_group(
+        lambda q, own: mechanism._step(call._replace(q=q, parameters=own)),
+        *(call.q, call.k, call.parameters),
+        has_state=True,
+    )

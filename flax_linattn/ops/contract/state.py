@@ -101,7 +101,7 @@ class StateSizes(NamedTuple):
 
     Attributes:
         batch_size: Number of sequences B.
-        num_heads: Number of heads H.
+        num_heads: Number of heads H of keys and values.
         key_dim: Channels of a key, K.
         value_dim: Channels of a value, V.
         max_length: Maximum number of tokens that a cache can hold; None means it grows.

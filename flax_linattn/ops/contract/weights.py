@@ -34,7 +34,7 @@ def weights(
     Args:
         mechanism: Result of ``get_mechanism``.
         q: Queries of shape [B, T, H, K]; the learned query [H, K]; None with ``latents``.
-        k: Keys of shape [B, S, H, K].
+        k: Keys of shape [B, S, H, K], or [B, S, G, K] as in ``attend``.
         latents: External queries of shape [L, H, K] or [B, L, H, K], as in ``attend``.
         is_causal: Whether attention is causal, as in ``attend``.
         mask: Boolean array of shape [B, S]; True marks valid tokens.

@@ -42,7 +42,14 @@ class BlockPlan:
             nonempty = column * columns - visibility.cached < (row + 1) * rows
         if visibility.window is not None:  # its last key comes within the first query's window
             last = (column + 1) * columns - 1 - visibility.cached
-            nonempty &= row * rows - visibility.window < last
+            recent = row * rows - visibility.window < last
+            if visibility.sinks and visibility.query_segment is not None:
+                recent |= True  # a segment, and its sinks, may begin anywhere
+            elif visibility.sinks:  # the first keys of the cache or of the call
+                for first in {0, visibility.cached}:
+                    until = first + visibility.sinks
+                    recent |= (column * columns < until) & ((column + 1) * columns > first)
+            nonempty &= recent
         return np.stack([row[nonempty], column[nonempty]], axis=1).astype(np.int32)
 
     def visible(self, visibility: Visibility, row: Array, column: Array) -> Visible:

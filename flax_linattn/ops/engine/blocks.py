@@ -124,6 +124,7 @@ class WeightFunction(NamedTuple):
         slope: Function (score, level) -> dw / ds relative to the level.
         rescale: Function (old, new) -> factor that turns weights relative to ``old`` into weights
             relative to ``new``.
+        cap: Limit of the scores, cap tanh(s / cap), before a bias and the weights; None means none.
     """
 
     masked_score: float
@@ -132,6 +133,16 @@ class WeightFunction(NamedTuple):
     weight: Callable[[Array, Array], Array]
     slope: Callable[[Array, Array], Array]
     rescale: Callable[[Array, Array], Array]
+    cap: float | None = None
+
+    def cap_scores(self, score: Array) -> Array:
+        """Returns the scores within the cap."""
+        return score if self.cap is None else self.cap * jnp.tanh(score / self.cap)
+
+    def cap_slope(self, score: Array) -> Array | float:
+        """Returns the derivative of ``cap_scores``, given its results, or the masked score."""
+        # Masked scores are -inf, and 0 times infinity would be NaN.
+        return 1.0 if self.cap is None else 1 - jnp.minimum(jnp.abs(score) / self.cap, 1) ** 2
 
 
 def attend_in_blocks(
@@ -225,7 +236,7 @@ class Plan(BlockPlan):
     ) -> Scores:
         """Computes the scores [B, H, rows, columns] of a block, with invisible pairs masked."""
         q, k = self.row(x.q, row), self.column(x.k, column)
-        score = scores(q * scale, k, "bhtk,bhsk->bhts")
+        score = self.weight_function.cap_scores(scores(q * scale, k, "bhtk,bhsk->bhts"))
         hidden = jnp.asarray(self.weight_function.masked_score, score.dtype)
         score = jnp.where(self.visible(visibility, row, column)[:, None], score, hidden)
         if x.offsets is None:
@@ -370,6 +381,7 @@ def _backward(
             # The stored levels and 1 / D make the same weights as the forward pass. Subtracting
             # center = dy . y is the gradient through D.
             dscore = slope * (einsum("bhtv,bhsv->bhts", here, v) - center)
+            dscore = dscore * weight_function.cap_slope(score.product)
             dq = einsum("bhts,bhsk->bhtk", dscore, k)
             dx = Tokens(
                 add_to_block(dx.q, dq * scale, row, axis=2),

@@ -69,7 +69,7 @@ class Layout(NamedTuple):
             slot = slot + (jnp.cumsum(added, dtype=jnp.int32) - added)[bucket]
         slot = jnp.where(real, slot, slots)
         at = jnp.full(slots, length, jnp.int32).at[slot].set(token, mode="drop")
-        # Chunks of two buckets are never neighbours: there is a number between.
+        # Chunks of two buckets are never neighbors: there is a number between.
         return SlotAssignment(slot, at, bucket * (self.chunks + 1) + slot // self.size)
 
     def attend(

@@ -21,7 +21,8 @@ from flax_linattn.ops.contract.checks import check_state_like
 from flax_linattn.ops.contract.mechanism import Mechanism
 from flax_linattn.ops.contract.non_finite import attends_to_marked
 from flax_linattn.ops.contract.numerics import accumulation_dtype, match_varying_axes
-from flax_linattn.ops.contract.state import StateSizes, register_state
+from flax_linattn.ops.contract.pair_inputs import PairInputs
+from flax_linattn.ops.contract.state import StateSizes, register_state, unpack_state
 from flax_linattn.ops.engine.chunks import scan_chunks
 from flax_linattn.ops.engine.forms import choose_form
 from flax_linattn.ops.engine.primal_only import primal_only
@@ -107,6 +108,16 @@ class KVCache:
         return self
 
     @property
+    def next_position(self) -> Array:
+        """Positions [B] of the next token, where slots in the order of time have 0, 1, ..."""
+        return self.length
+
+    @property
+    def next_slots(self) -> Array:
+        """Positions [L] of the slots once a step has appended the next token."""
+        return jnp.arange(self.capacity + self.growable, dtype=jnp.int32)
+
+    @property
     def is_used(self) -> Array:
         """Boolean array [B, L]; True marks slots that hold a token."""
         return jnp.arange(self.capacity, dtype=jnp.int32) < self.length[:, None]
@@ -142,6 +153,7 @@ class Pairs(NamedTuple):
             ...].
         per_query: Result of ``prepare_per_token`` for the tokens of the queries, of shape [B, T,
             ...]; None in cross-attention (T is not S).
+        per_pair: Mask, bias and dropout of the pairs.
     """
 
     q: Array
@@ -151,6 +163,7 @@ class Pairs(NamedTuple):
     parameters: Parameters
     per_key: Any
     per_query: Any
+    per_pair: PairInputs = PairInputs()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -167,6 +180,8 @@ class CacheMechanism(Mechanism):
     """Whether ``attend_block`` is given positions."""
     window: ClassVar[int | None] = None
     """Number of last tokens to which a query attends; None means all."""
+    sinks: ClassVar[int] = 0
+    """Number of first tokens of a segment to which a query attends in addition to a window."""
 
     chunk_size: int = 256
     cache_dtype: str | None = None
@@ -227,6 +242,27 @@ class CacheMechanism(Mechanism):
         """Returns the outputs of ``attend_block`` over all blocks in the sums."""
         raise NotImplementedError
 
+    def pair_positions(
+        self, k: Array, state: State, mask: Array | None, segment_ids: Array | None
+    ) -> Positions:
+        """Returns the positions of the queries and keys of a call of self-attention.
+
+        A bias by distance is computed from them. Cached keys come first, as in ``bias``.
+        """
+        cache, carried = unpack_state(state)
+        if cache is None and mask is None and segment_ids is None:
+            every = jnp.arange(k.shape[1], dtype=jnp.int32)[None]
+            return Positions(every, every)
+        new = jnp.ones(k.shape[:2], bool) if mask is None else mask
+        before = jnp.zeros(k.shape[0], jnp.int32) if cache is None else cache.next_position
+        segments = masks.find_packed_segments(segment_ids, mask, carried)
+        own = _positions(new, segments, before)
+        if cache is None:
+            return Positions(own, own)
+        slots = jnp.arange(cache.capacity, dtype=jnp.int32)
+        slots = jnp.broadcast_to(slots, (k.shape[0], cache.capacity))
+        return Positions(own, jnp.concatenate([slots, own], axis=1))
+
     def _init_state(self, sizes: StateSizes) -> KVCache:
         self._check_capacity(sizes.max_length)
         dtype = sizes.dtype if self.cache_dtype is None else self.cache_dtype
@@ -274,6 +310,9 @@ class CacheMechanism(Mechanism):
                 per_token,
             )
 
+        slots = jnp.broadcast_to(jnp.arange(cached, dtype=jnp.int32), (batch, cached))
+        own = _positions(new, call.segments, cache.length)
+        positions = Positions(own, jnp.concatenate([slots, own], axis=1))
         # Cached tokens belong to segment 0, which the call continues.
         key_segment = jnp.pad(segment_index, ((0, 0), (cached, 0)))
         visibility = masks.Visibility(
@@ -283,17 +322,17 @@ class CacheMechanism(Mechanism):
             query_segment=None if call.segments is None else segment_index,
             key_segment=None if call.segments is None else key_segment,
             window=self.window,
+            sinks=self.sinks,
+            is_sink=positions.key < self.sinks if self.sinks else None,
         )
 
         form = call.form
         if form == "auto":
             scores = batch * heads * (key_dim if self.capabilities.channelwise else 1)
+            scores = scores * call.group_size
             form = choose_form("scored", call.num_queries, k.shape[1], scores)
-        positions = None
-        if self.uses_positions:
-            own = _positions(new, call.segments, cache.length)
-            slots = jnp.broadcast_to(jnp.arange(cached, dtype=jnp.int32), (batch, cached))
-            positions = Positions(own, jnp.concatenate([slots, own], axis=1))
+        shape = (batch, heads, call.num_queries, k.shape[1])
+        per_pair = PairInputs.check(call.parameters, *shape, cached=cached)
         if call.num_queries == 0 or k.shape[1] == 0:
             y = jnp.zeros((batch, call.num_queries, *v.shape[2:]), v.dtype)
         else:
@@ -304,19 +343,24 @@ class CacheMechanism(Mechanism):
             own_tokens = call.num_queries == length
             per_query = jax.tree.map(lambda x: x[:, cached:], per_key) if own_tokens else None
             pairs = Pairs(
-                finite.q, finite.k, finite.v, positions, call.parameters, per_key, per_query
+                *(finite.q, finite.k, finite.v, positions if self.uses_positions else None),
+                *(call.parameters, per_key, per_query, per_pair),
             )
-            if form == "chunked":
+            if form == "chunked" and not per_pair.is_given:
                 y = self._attend_chunked(pairs, visibility)
             else:
-                y = self._attend_query_blocks(pairs, visibility, 1 if form == "recurrent" else None)
+                size = {"chunked": self.chunk_size, "recurrent": 1}.get(form)
+                y = self._attend_query_blocks(pairs, visibility, size)
             if call.is_causal:
                 marked, starts = non_finite.tokens, call.starts
                 if cached:
                     if visibility.real is not None:
                         marked = marked & visibility.real[..., None]
                     starts = None if starts is None else jnp.pad(starts, ((0, 0), (cached, 0)))
-                attended = attends_to_marked(marked, starts, self.window)[:, cached:]
+                attended = attends_to_marked(marked, starts, self.window)
+                if visibility.is_sink is not None:
+                    attended |= attends_to_marked(marked & visibility.is_sink[..., None], starts)
+                attended = attended[:, cached:]
                 y = non_finite.poison_outputs(y, attended)
         if cached:
             lost = cache.has_overflowed[:, None]
@@ -341,6 +385,8 @@ class CacheMechanism(Mechanism):
         def block(_: None, rows: tuple[Array, Array, Array | None, Any]) -> tuple[None, Array]:
             q, index, own, per_query = rows
             here = pairs._replace(q=q, per_query=per_query)
+            if q.shape[1] != length:
+                here = here._replace(per_pair=pairs.per_pair.take_rows(index[0]))
             if pairs.positions is not None and own is not None:
                 here = here._replace(positions=pairs.positions._replace(query=own))
             if visibility.is_plain_causal and q.shape[1] == length:
@@ -366,13 +412,23 @@ class CacheMechanism(Mechanism):
 
     def _attend_to_cache(self, q: Array, cache: KVCache, parameters: Parameters) -> Array:
         """Computes outputs [B, 1, H, V] of queries that follow all cached tokens."""
+        shape = (*q.shape[:1], q.shape[2], cache.capacity)
+        per_pair = PairInputs.check(parameters, *shape)
+        if per_pair.is_given:
+            return self._attend_to_all_slots(q, cache.time_ordered, parameters, per_pair)
         if cache.capacity <= self.block or self.init_sums(q, cache.value) is None:
             return self._attend_to_all_slots(q, cache, parameters)
         return primal_only(
             self._attend_to_used_slots, self._attend_to_all_slots, q, cache, parameters
         )
 
-    def _attend_to_all_slots(self, q: Array, cache: KVCache, parameters: Parameters) -> Array:
+    def _attend_to_all_slots(
+        self,
+        q: Array,
+        cache: KVCache,
+        parameters: Parameters,
+        per_pair: PairInputs = PairInputs(),  # noqa: B008  (immutable)
+    ) -> Array:
         """Attends to all slots at once, masking unused ones."""
         per_key = self.prepare_per_token(_cached_per_token(cache))
         pairs = Pairs(
@@ -383,6 +439,7 @@ class CacheMechanism(Mechanism):
             parameters,
             per_key,
             jax.tree.map(lambda x: _take_slot(x, cache.length - 1), per_key),
+            per_pair,
         )
         return self.attend_block(pairs, cache.is_used[:, None, :])
 

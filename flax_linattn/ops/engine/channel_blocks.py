@@ -74,7 +74,7 @@ def masked_scores(
 
 
 def expand_to_channels(pairwise: Array, channels: Array) -> Array:
-    """Adds axes of size 1 to [B, T, S], to broadcast it against ``channels`` [..., T, S, ...]."""
+    """Adds axes of size 1 to [B, T, S, ...], to broadcast it against ``channels``."""
     return pairwise.reshape(pairwise.shape + (1,) * (channels.ndim - pairwise.ndim))
 
 

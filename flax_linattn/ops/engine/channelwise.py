@@ -74,9 +74,9 @@ class ChannelwiseSoftmax(CacheMechanism):
             if positions is not None and position is not None:
                 places = Positions(positions.query, position)
             here = pairs._replace(q=q, k=k, v=v, positions=places)
-            return self.update_sums(sums, here, jnp.moveaxis(visible_by_key, 1, 2)), None
+            return self.update_sums(sums, here, jnp.swapaxes(visible_by_key, 1, 2)), None
 
-        visible_by_key = jnp.moveaxis(visible, 2, 1)
+        visible_by_key = pairs.per_pair.visible_by_key(visible)
         position = None if positions is None else positions.key
         sums, _ = scan_chunks(body, self.init_sums(q, v), (k, v, visible_by_key, position), block)
         return self.mean_of_sums(sums, q)

@@ -263,7 +263,9 @@ class KernelMechanism(StreamingMechanism):
         sums = (
             einsum("bhts,bhsv->bhtv", weight, v),
             normalizer,
-            jnp.broadcast_to(count, normalizer.shape),
+            # One for each query, not broadcast: jax.vmap over queries multiplies the gradient of a
+            # custom_vjp function's output without the mapped axis by its size.
+            jnp.where(jnp.isnan(normalizer), count, count),
         )
         for state, rows in outside:
             row_mask = None if rows is None else jnp.broadcast_to(rows[:, None], normalizer.shape)

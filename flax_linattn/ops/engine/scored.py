@@ -35,7 +35,11 @@ class ScoredAttention(CacheMechanism):
         chunk_size: Maximum number of queries, and of keys, per block in the chunked form.
     """
 
-    weight_function: ClassVar[WeightFunction]
+    @property
+    @abc.abstractmethod
+    def weight_function(self) -> WeightFunction:
+        """Function from scores to weights, equal for equal mechanisms."""
+
     parameters: ClassVar[tuple[str, ...]] = ("scale",)
 
     chunk_size: int = 512
@@ -61,14 +65,16 @@ class ScoredAttention(CacheMechanism):
             visible = masks.visible_rows(jnp.arange(q.shape[1]), k.shape[1], is_causal=True)
         # Scale q, not the products: a compiler may fuse scaling a product and subtracting the level
         # into one rounding, and a large score would then differ from its own level.
-        product = jnp.where(
-            visible[:, None], scores(q * scale, k), self.weight_function.masked_score
-        )
+        product = self.weight_function.cap_scores(scores(q * scale, k))
+        visible_pairs = pairs.per_pair.visible_pairs(visible)
+        product = pairs.per_pair.add_bias(product, visible_pairs)
+        product = jnp.where(visible_pairs, product, self.weight_function.masked_score)
         offsets = self.offsets(pairs)
         score = Scores(product, None if offsets is None else offsets.by_head().differences())
         level = jax.tree.map(lambda x: x[..., None], score.level(self.weight_function))
         weight = self.weight_function.weight(*score.relative_to(level))
-        return average_by_head(weight, v)
+        y = average_by_head(weight, v, pairs.per_pair.drop)
+        return pairs.per_pair.poison(y, visible_pairs)
 
     def _attend_chunked(self, pairs: Pairs, visibility: masks.Visibility) -> Array:
         dtype = accumulation_dtype(pairs.q.dtype)
@@ -84,7 +90,7 @@ class ScoredAttention(CacheMechanism):
 
     def update_sums(self, sums: Any, pairs: Pairs, visible: Visible) -> Any:
         scale = jnp.asarray(self._scale(pairs.q.shape[-1], pairs.parameters)).astype(pairs.q.dtype)
-        product = single_query_scores(pairs.q * scale, pairs.k)
+        product = self.weight_function.cap_scores(single_query_scores(pairs.q * scale, pairs.k))
         product = jnp.where(visible[:, None], product, self.weight_function.masked_score)
         offsets = self.offsets(pairs)
         score = Scores(product, None if offsets is None else offsets.by_head().differences())

@@ -1,4 +1,4 @@
-"""Ring of the last W tokens of each sequence: a cache of constant size.
+"""Ring of the last W tokens of each sequence, and of its first N: a cache of constant size.
 
 Masked tokens take no slot, so a window counts valid tokens.
 """
@@ -10,10 +10,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
 from flax_linattn.ops.contract.call import Call
 from flax_linattn.ops.contract.masks import Segments
+from flax_linattn.ops.contract.pair_inputs import permute_tokens
 from flax_linattn.ops.contract.state import register_state
 from flax_linattn.ops.engine.cache import KVCache, forget
 from flax_linattn.ops.engine.tiles import gather_time
@@ -24,25 +25,33 @@ from flax_linattn.typing import Array, Parameters
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class WindowCache:
-    """Cache of keys and values of the last W valid tokens.
+    """Cache of keys and values of the first N valid tokens and of the last W others.
 
     Attributes:
-        key: Keys of shape [B, W, H, K]; slots from ``length`` on are unused.
-        value: Values of shape [B, W, H, V].
-        length: Integer array of shape [B], number of cached tokens, at most W.
-        end: Integer array of shape [B], slot of the next token: that of the oldest token once all
-            slots are used.
+        key: Keys of shape [B, N + W, H, K]: N slots of the first tokens (attention sinks), then the
+            ring; slots from ``length`` on are unused.
+        value: Values of shape [B, N + W, H, V].
+        length: Integer array of shape [B], number of cached tokens, at most N + W.
+        end: Integer array of shape [B], slot in the ring of the next token: that of the oldest
+            token once all slots are used.
+        sinks: Static; number N of first tokens, by default 0.
     """
 
-    key: Float[Array, "B W H K"]
-    value: Float[Array, "B W H V"]
+    key: Float[Array, "B L H K"]
+    value: Float[Array, "B L H V"]
     length: Int[Array, "B"]
     end: Int[Array, "B"]
+    sinks: int = dataclasses.field(default=0, metadata={"static": True})
 
     @property
     def capacity(self) -> int:
-        """Number of slots W in the ring."""
+        """Number of slots N + W."""
         return self.key.shape[1]
+
+    @property
+    def window(self) -> int:
+        """Number of slots W in the ring."""
+        return self.capacity - self.sinks
 
     @property
     def per_token(self) -> Parameters:
@@ -51,7 +60,7 @@ class WindowCache:
 
     @property
     def is_used(self) -> Array:
-        """Boolean array [B, W]; True marks slots that hold a token."""
+        """Boolean array [B, N + W]; True marks slots that hold a token."""
         return jnp.arange(self.capacity, dtype=jnp.int32) < self.length[:, None]
 
     @property
@@ -60,12 +69,25 @@ class WindowCache:
         return jnp.zeros_like(self.length, bool)
 
     @property
+    def next_position(self) -> Array:
+        """Positions [B] of the next token, where slots in the order of time have 0, 1, ..."""
+        return jnp.full_like(self.length, self.capacity)
+
+    @property
+    def next_slots(self) -> Array:
+        """Positions [L] of the slots once a step has appended the next token."""
+        return 1 + jnp.arange(self.capacity, dtype=jnp.int32)
+
+    @property
     def time_ordered(self) -> KVCache:
         """Cache of the same tokens, the oldest first and the newest in the last slot."""
-        places = jnp.arange(self.capacity, dtype=jnp.int32)
-        slots = (self.end[:, None] + places) % self.capacity
+        first, ring = (jnp.arange(n, dtype=jnp.int32) for n in (self.sinks, self.window))
+        slots = self.sinks + (self.end[:, None] + ring) % self.window
+        first = jnp.broadcast_to(first, (slots.shape[0], self.sinks))
+        slots = jnp.concatenate([first, slots], axis=1)
         key, value = (gather_time(x, slots) for x in (self.key, self.value))
-        return _RightAlignedCache(key, value, self.length, growable=False)
+        used = jnp.take_along_axis(self.is_used, slots, axis=1)
+        return _OrderedCache(key, value, self.length, growable=False, used=used)
 
     def append(
         self,
@@ -79,9 +101,14 @@ class WindowCache:
         length, end = (forget(x, restart) for x in (self.length, self.end))
         count = jnp.cumsum(keep, axis=1, dtype=jnp.int32)
         total = jnp.sum(keep, axis=1, dtype=jnp.int32)
-        last = keep & (total[:, None] - count < self.capacity)
-        slots = (end[:, None] + count - 1) % self.capacity
-        slots = jnp.where(last, slots, self.capacity)  # out of range: dropped
+        # Once all slots are used, ``length`` is no longer the number of tokens, and at least N.
+        number = length[:, None] + count - 1
+        before = jnp.maximum(self.sinks - length, 0)  # new tokens that are among the first
+        is_first = number < self.sinks
+        ring = self.sinks + (end[:, None] + count - 1 - before[:, None]) % self.window
+        slots = jnp.where(is_first, number, ring)
+        stored = keep & (is_first | (total[:, None] - count < self.window))
+        slots = jnp.where(stored, slots, self.capacity)  # out of range: dropped
         rows = jnp.arange(k.shape[0], dtype=jnp.int32)[:, None]
 
         def write(old: Array, new: Array) -> Array:
@@ -92,17 +119,20 @@ class WindowCache:
             key=write(self.key, k),
             value=write(self.value, v),
             length=jnp.minimum(length + total, self.capacity),
-            end=(end + total) % self.capacity,
+            end=(end + jnp.maximum(total - before, 0)) % self.window,
+            sinks=self.sinks,
         )
 
 
-class _RightAlignedCache(KVCache):
-    """Cache whose used slots are the last ones."""
+@dataclasses.dataclass(frozen=True)
+class _OrderedCache(KVCache):
+    """Cache whose used slots are given."""
+
+    used: Bool[Array, "B L"] | None = None
 
     @property
     def is_used(self) -> Array:
-        before = self.capacity - self.length[:, None]
-        return jnp.arange(self.capacity, dtype=jnp.int32) >= before
+        return super().is_used if self.used is None else self.used
 
 
 def compact_tokens(call: Call) -> tuple[Call, Any]:
@@ -131,6 +161,7 @@ def compact_tokens(call: Call) -> tuple[Call, Any]:
         mask=jnp.take_along_axis(mask, order, axis=1),
         query_mask=None,
         segments=segments,
+        parameters=permute_tokens(call.parameters, order),
     )
     place = jnp.maximum(jnp.cumsum(mask, axis=1, dtype=jnp.int32) - 1, 0)
     return gathered, lambda y: gather_time(y, place)

@@ -30,6 +30,7 @@ from flax_linattn.ops.contract.averages import softmax_by_channel
 from flax_linattn.ops.contract.call import Call
 from flax_linattn.ops.contract.capabilities import Capabilities, LearnedParameter
 from flax_linattn.ops.contract.numerics import exp_difference
+from flax_linattn.ops.contract.pair_inputs import PairInputs, weight_shape
 from flax_linattn.ops.contract.state import StateSizes
 from flax_linattn.ops.engine import exponential, prefix
 from flax_linattn.ops.engine.cache import KVCache
@@ -69,7 +70,7 @@ class AFT(ChannelwiseSoftmax):
     name: ClassVar[str] = "aft"
     about: ClassVar[str] = "attention-free transformer with position biases (Zhai et al., 2021)"
     capabilities: ClassVar[Capabilities] = Capabilities(
-        constant_memory=False, cross=False, channelwise=True
+        constant_memory=False, cross=False, channelwise=True, pair_mask=True
     )
     parameters: ClassVar[tuple[str, ...]] = ("position_bias",)
     uses_positions: ClassVar[bool] = True
@@ -146,7 +147,8 @@ class AFT(ChannelwiseSoftmax):
             position = jnp.sum(jnp.tril(mutual, -1), axis=2)
             bias = position_bias[position[:, :, None], position[:, None, :]]
             score = score + bias.astype(k.dtype)[..., None, None]
-        y = softmax_by_channel(score, v, visible)
+        per_pair = PairInputs.check(parameters, *weight_shape(q, k))
+        y = softmax_by_channel(score, v, jnp.moveaxis(per_pair.visible_pairs(visible), 1, 3))
         return y / (1 + jnp.exp(-q)) if self.gate else y
 
 

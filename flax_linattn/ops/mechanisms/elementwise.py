@@ -39,6 +39,7 @@ from flax_linattn.ops.contract.averages import average_by_channel
 from flax_linattn.ops.contract.call import Call
 from flax_linattn.ops.contract.capabilities import Capabilities
 from flax_linattn.ops.contract.numerics import exp_difference
+from flax_linattn.ops.contract.pair_inputs import PairInputs, weight_shape
 from flax_linattn.ops.contract.state import StateSizes
 from flax_linattn.ops.engine import prefix, series
 from flax_linattn.ops.engine.channelwise import ChannelwiseSoftmax
@@ -83,7 +84,9 @@ class Elementwise(ChannelwiseSoftmax):
         "exact element-wise attention: every channel weights tokens by distance "
         "(Element-wise Attention Is All You Need, 2025)"
     )
-    capabilities: ClassVar[Capabilities] = Capabilities(constant_memory=False, channelwise=True)
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        constant_memory=False, channelwise=True, pair_mask=True
+    )
 
     def scores(self, q: Array, k: Array, bias: Array | None) -> Array:
         # Negative distances instead of scores: ``relative_weight`` squares them.
@@ -106,7 +109,8 @@ class Elementwise(ChannelwiseSoftmax):
         self, q: Array, k: Keys, v: Values, visible: Visible, parameters: Parameters
     ) -> Outputs:
         distance = jnp.abs(q[:, :, None] - k[:, None])  # [B, T, S, H, K]
-        attended = visible[..., None, None]
+        per_pair = PairInputs.check(parameters, *weight_shape(q, k))
+        attended = jnp.moveaxis(per_pair.visible_pairs(visible), 1, 3)[..., None]
         nearest = jax.lax.stop_gradient(
             jnp.min(
                 jnp.where(attended, distance, max_distance(distance.dtype)), axis=2, keepdims=True

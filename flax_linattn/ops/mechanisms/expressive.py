@@ -40,6 +40,7 @@ import jax.numpy as jnp
 from flax_linattn.ops.contract.averages import average_by_head
 from flax_linattn.ops.contract.capabilities import Capabilities
 from flax_linattn.ops.contract.numerics import ScoreScale, einsum
+from flax_linattn.ops.contract.pair_inputs import PairInputs, weight_shape
 from flax_linattn.ops.engine.blocks import WeightFunction
 from flax_linattn.ops.engine.features import clip_key, normalize_by_max, symmetric_square
 from flax_linattn.ops.engine.kernel import KernelMechanism
@@ -103,7 +104,9 @@ class Expressive(ScoredAttention):
 
     name: ClassVar[str] = "expressive"
     about: ClassVar[str] = "expressive attention: weights from the squared dot product (Gros, 2024)"
-    capabilities: ClassVar[Capabilities] = Capabilities(constant_memory=False)
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        constant_memory=False, pair_mask=True, bias=True, weight_dropout=True
+    )
     weight_function: ClassVar[WeightFunction] = RATIONAL
 
     scale: float = 1.0
@@ -111,10 +114,12 @@ class Expressive(ScoredAttention):
     def _reference(
         self, q: Array, k: Keys, v: Values, visible: Visible, parameters: Parameters
     ) -> Outputs:
-        z = _scores(q, k, self._scale(q.shape[-1], parameters))
+        per_pair = PairInputs.check(parameters, *weight_shape(q, k))
+        pairs = per_pair.visible_pairs(visible)
+        z = per_pair.add_bias(_scores(q, k, self._scale(q.shape[-1], parameters)), pairs)
         weight = z**2 / (1 + z**2)  # equation 2
-        weight = jnp.where(visible[:, None], weight, jnp.zeros_like(weight))
-        return average_by_head(weight, v)
+        weight = jnp.where(pairs, weight, jnp.zeros_like(weight))
+        return per_pair.poison(average_by_head(weight, v, per_pair.drop), pairs)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -35,9 +35,10 @@ from typing import Any, ClassVar
 
 import jax.numpy as jnp
 
-from flax_linattn.ops.contract.averages import average_by_head
+from flax_linattn.ops.contract.averages import softmax_by_head
 from flax_linattn.ops.contract.capabilities import Capabilities
-from flax_linattn.ops.contract.numerics import exp_difference, scores
+from flax_linattn.ops.contract.numerics import scores
+from flax_linattn.ops.contract.pair_inputs import PairInputs, weight_shape
 from flax_linattn.ops.contract.token_arguments import TokenArgument
 from flax_linattn.ops.engine.blocks import Offsets, WeightFunction
 from flax_linattn.ops.engine.cache import Pairs
@@ -79,7 +80,12 @@ class Forgetting(ScoredAttention):
         "softmax attention with a forget gate (per-token decay) (Lin et al., 2025)"
     )
     capabilities: ClassVar[Capabilities] = Capabilities(
-        constant_memory=False, noncausal=False, cross=False
+        constant_memory=False,
+        noncausal=False,
+        cross=False,
+        pair_mask=True,
+        bias=True,
+        weight_dropout=True,
     )
     token_arguments: ClassVar[tuple[TokenArgument, ...]] = (LOG_DECAY,)
     weight_function: ClassVar[WeightFunction] = SOFTMAX
@@ -112,7 +118,7 @@ class Forgetting(ScoredAttention):
     ) -> Outputs:
         scale = jnp.asarray(self._scale(q.shape[-1], parameters)).astype(q.dtype)
         log_decay = parameters["log_decay"].astype(q.dtype)
+        per_pair = PairInputs.check(parameters, *weight_shape(q, k))
+        pairs = per_pair.visible_pairs(visible)
         score = scores(q * scale, k) + jnp.moveaxis(decay_between(log_decay, visible), 3, 1)
-        score = jnp.where(visible[:, None], score, -jnp.inf)
-        weight = exp_difference(score, jnp.max(score, axis=-1, keepdims=True))
-        return average_by_head(weight, v)
+        return softmax_by_head(score, v, pairs, per_pair)

@@ -1,12 +1,19 @@
 """Softmax attention (Vaswani et al., 2017), the baseline.
 
 Symbols: scores s_ij = scale * q_i . k_j, outputs y_i = sum_j exp(s_ij) v_j / sum_j exp(s_ij) over
-the visible j. Departure: none; no dropout on the weights.
+the visible j. ``pair_inputs`` adds a mask, a bias and dropout of the weights. Departure: none.
 
 With a ``window`` of W a token attends to itself and to the W - 1 valid tokens of its segment before
 it: the sliding window of Beltagy et al., "Longformer: The Long-Document Transformer", 2020 (arXiv
 2004.05150, section 3.1), on one side, without dilation, global tokens or selected heads. Its
 parallel form computes only blocks within the band, O(T W), and its state is a ring of W tokens.
+With ``sinks`` of N the first N tokens of a segment stay visible: the attention sinks of Xiao et
+al., "Efficient Streaming Language Models with Attention Sinks", 2023 (arXiv 2309.17453), as fixed
+slots of the state. Departure: positions, if a layer has any, are those in the text, not in the
+cache.
+
+``soft_cap`` limits the scores to (-cap, cap) by cap tanh(s / cap), as in Gemma 2 (2024, arXiv
+2408.00118, section 2), before a bias.
 """
 
 from __future__ import annotations
@@ -19,8 +26,8 @@ from typing import Any, ClassVar, Literal
 import jax
 import jax.numpy as jnp
 
-from flax_linattn.checks import check_integers
-from flax_linattn.ops.contract.averages import average_by_head
+from flax_linattn.checks import check_integers, check_positive
+from flax_linattn.ops.contract.averages import softmax_by_head
 from flax_linattn.ops.contract.call import Call
 from flax_linattn.ops.contract.capabilities import Capabilities
 from flax_linattn.ops.contract.checks import check_state_like
@@ -30,6 +37,7 @@ from flax_linattn.ops.contract.numerics import (
     exp_difference,
     scores,
 )
+from flax_linattn.ops.contract.pair_inputs import PairInputs, weight_shape
 from flax_linattn.ops.contract.state import StateSizes
 from flax_linattn.ops.engine.blocks import WeightFunction
 from flax_linattn.ops.engine.cache import Pairs
@@ -62,6 +70,9 @@ class SoftmaxAttention(ScoredAttention):
             only), "xla" for its unfused computation, for short sequences.
         window: Number of tokens W that a token attends to, itself included; causal only. None means
             all. The state then has a constant size.
+        sinks: Number N of first tokens of a segment that stay visible outside the window.
+        soft_cap: Limit of the scores, s -> soft_cap tanh(s / soft_cap), before a bias; None means
+            none.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -83,35 +94,53 @@ class SoftmaxAttention(ScoredAttention):
     about: ClassVar[str] = (
         "softmax attention with a preallocated key/value cache; the baseline (Vaswani et al., 2017)"
     )
-    weight_function: ClassVar[WeightFunction] = SOFTMAX
 
     scale: float | None = None
     implementation: Literal["xla", "cudnn"] | None = None
     window: int | None = None  # type: ignore[misc]  # of an instance
+    sinks: int = 0  # type: ignore[misc]
+    soft_cap: float | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_integers(1, window=self.window)
-        if self.window is not None and self.implementation is not None:
+        check_integers(0, sinks=self.sinks)
+        if self.soft_cap is not None:
+            check_positive(soft_cap=self.soft_cap)
+        if self.sinks and self.window is None:
             raise ValueError(
-                f"implementation={self.implementation!r} does not support a window; omit one."
+                f"sinks={self.sinks} keeps first tokens visible outside a window; pass window, too."
             )
+        for what, value in (("window", self.window), ("soft_cap", self.soft_cap)):
+            if value is not None and self.implementation is not None:
+                raise ValueError(
+                    f"implementation={self.implementation!r} does not support a {what}; omit one."
+                )
         if self.implementation not in (None, "xla", "cudnn"):
             raise ValueError(
                 f"implementation must be None, 'xla' or 'cudnn', got {self.implementation!r}."
             )
 
     @property
+    def weight_function(self) -> WeightFunction:
+        return SOFTMAX._replace(cap=self.soft_cap)
+
+    @property
     def capabilities(self) -> Capabilities:
         if self.window is None:
-            return Capabilities(constant_memory=False)
-        return Capabilities(constant_memory=True, noncausal=False, cross=False)
+            return Capabilities(
+                constant_memory=False, pair_mask=True, bias=True, weight_dropout=True
+            )
+        return dataclasses.replace(
+            SoftmaxAttention().capabilities, constant_memory=True, noncausal=False, cross=False
+        )
 
     def _init_state(self, sizes: StateSizes) -> Any:
         if self.window is None:
             return super()._init_state(sizes)
-        slots = super()._init_state(sizes._replace(max_length=self.window))
-        return WindowCache(slots.key, slots.value, slots.length, jnp.zeros_like(slots.length))
+        slots = super()._init_state(sizes._replace(max_length=self.sinks + self.window))
+        end = jnp.zeros_like(slots.length)
+        return WindowCache(slots.key, slots.value, slots.length, end, self.sinks)
 
     def _check_state(self, state: Any, q: Array, k: Array, v: Array) -> None:
         if self.window is None:
@@ -123,6 +152,10 @@ class SoftmaxAttention(ScoredAttention):
     def _attend(self, call: Call) -> tuple[Outputs, State]:
         if self.window is None or call.mask is None:
             return super()._attend(call)
+        # Their shapes are checked before they are reordered.
+        cached = 0 if call.state is None else call.state.capacity
+        batch, heads, queries, keys = weight_shape(call.q, call.k)
+        PairInputs.check(call.parameters, batch, heads, queries, cached + keys, cached=cached)
         gathered, put_back = compact_tokens(call)
         y, state = super()._attend(gathered)
         return zero_padding(put_back(y), call.mask), state
@@ -130,7 +163,7 @@ class SoftmaxAttention(ScoredAttention):
     def attend_block(self, pairs: Pairs, visible: Visible | None) -> Outputs:
         q, k, v = pairs[:3]
         # jax.nn.dot_product_attention computes float64 in float32, and is NaN for scores of 1e21.
-        if self.implementation is None or q.dtype == jnp.float64:
+        if self.implementation is None or pairs.per_pair.is_given or q.dtype == jnp.float64:
             return super().attend_block(pairs, visible)
         if self.implementation == "xla":
             # It rounds the weights of half precision and has no float16 on CPUs.
@@ -162,7 +195,7 @@ class SoftmaxAttention(ScoredAttention):
         if self.window is not None and self.window < self.chunk_size:
             # Most scores of larger blocks would be masked.
             size = min(self.chunk_size, max(MIN_BLOCK_TOKENS, self.window))
-            return dataclasses.replace(self, chunk_size=size, window=None)._attend_chunked(
+            return dataclasses.replace(self, chunk_size=size, window=None, sinks=0)._attend_chunked(
                 pairs, visibility
             )
         return super()._attend_chunked(pairs, visibility)
@@ -172,13 +205,15 @@ class SoftmaxAttention(ScoredAttention):
     ) -> Outputs:
         scale = jnp.asarray(self._scale(q.shape[-1], parameters)).astype(q.dtype)
         score = scores(q * scale, k)
+        if self.soft_cap is not None:
+            score = self.soft_cap * jnp.tanh(score / self.soft_cap)
         if self.window is not None:
             own = jnp.diagonal(visible, axis1=1, axis2=2)[..., None]
             since = jnp.cumsum(visible[..., ::-1], axis=2, dtype=jnp.int32)[..., ::-1]
-            visible = visible & own & (since <= self.window)
-        score = jnp.where(visible[:, None], score, -jnp.inf)
-        weight = exp_difference(score, jnp.max(score, axis=-1, keepdims=True))
-        return average_by_head(weight, v)
+            number = jnp.cumsum(visible, axis=2, dtype=jnp.int32)
+            visible = visible & own & ((since <= self.window) | (number <= self.sinks))
+        per_pair = PairInputs.check(parameters, *weight_shape(q, k))
+        return softmax_by_head(score, v, per_pair.visible_pairs(visible), per_pair)
 
 
 def _widen(x: Array, width: int) -> Array:

@@ -95,8 +95,8 @@ def predict_vectors(train: Vectors, test: Vectors) -> dict[str, BaselinePredicti
     length = max(train.values.shape[1], test.values.shape[1])
     x, new, labels = _flatten(train.values, length), _flatten(test.values, length), train.labels
     few = _spread_evenly(len(x), MAX_PRODUCTS // new.size)
-    nearest = nearest_neighbour(x[few], labels[few], new)
-    predictions = {"nearest_neighbour": BaselinePredictions(nearest, len(few))}
+    nearest = nearest_neighbor(x[few], labels[few], new)
+    predictions = {"nearest_neighbor": BaselinePredictions(nearest, len(few))}
     few = _spread_evenly(len(x), max_ridge_examples(x.shape[1]))
     num_classes = len(np.unique(labels))
     if len(few) < min(len(x), 2 * num_classes):
@@ -134,7 +134,7 @@ def read_vectors(batches: training.BatchSource, name: str) -> Vectors:
     return Vectors(np.concatenate(values), np.concatenate(labels))
 
 
-def nearest_neighbour(x: NDArray, labels: Labels, new: NDArray) -> Labels:
+def nearest_neighbor(x: NDArray, labels: Labels, new: NDArray) -> Labels:
     """Labels of the examples x [N, D] that are nearest to new [M, D] in Euclidean distance."""
     best = np.full(len(new), np.inf)
     index = np.zeros(len(new), np.int64)

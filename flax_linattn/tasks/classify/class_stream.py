@@ -51,7 +51,7 @@ class ClassStream(Streaming, Generic[Observation]):
         remedy: The same options by name.
 
     Raises:
-        ValueError: The model cannot stream, or an option is out of range.
+        ValueError: If the model cannot stream, or an option is out of range.
     """
 
     unit: ClassVar[str] = "observation"
@@ -83,7 +83,7 @@ class ClassStream(Streaming, Generic[Observation]):
         """Converts an observation to the input of the model's step, [1, ...].
 
         Raises:
-            ValueError: A value is out of range.
+            ValueError: If a value is out of range.
         """
 
     def _begin(self) -> None:
@@ -94,7 +94,7 @@ class ClassStream(Streaming, Generic[Observation]):
         """Processes an observation; None begins a new sequence, and predicts nothing.
 
         Raises:
-            ValueError: A sequence is longer than the model can take, or a value is out of range.
+            ValueError: If a sequence is longer than the model supports, or a value is out of range.
         """
         if observation is None:
             self._begin()

@@ -18,7 +18,7 @@ from flax_linattn.checks import OptionError, check_integers, check_positive, che
 from flax_linattn.data.files.class_folders import about_others
 from flax_linattn.data.files.file_tree import FileTree
 from flax_linattn.data.generators.pathfinder import Pathfinder
-from flax_linattn.data.images import ImageBatches, LabelledImages, shift_and_flip
+from flax_linattn.data.images import ImageBatches, LabeledImages, shift_and_flip
 from flax_linattn.data.images.batches import Augmentation
 from flax_linattn.data.images.decode import decode_images, is_image
 from flax_linattn.data.sets.catalog import IMAGES, Entry
@@ -179,7 +179,7 @@ class ImageSpec(LabelSpec):
             check_positive(std=value)
 
 
-class FileImages(TreeSource[ImageConfig, ImageSpec, LabelledImages]):
+class FileImages(TreeSource[ImageConfig, ImageSpec, LabeledImages]):
     """Images of a folder or an archive."""
 
     def __init__(self, options: ImageData, folder: Path) -> None:
@@ -202,7 +202,7 @@ class FileImages(TreeSource[ImageConfig, ImageSpec, LabelledImages]):
 
     def part_batches(
         self,
-        part: LabelledImages,
+        part: LabeledImages,
         config: ImageConfig,
         data_spec: ImageSpec,
         sequence_shards: int,
@@ -217,7 +217,7 @@ class FileImages(TreeSource[ImageConfig, ImageSpec, LabelledImages]):
 
 
 def image_batches(
-    images: LabelledImages,
+    images: LabeledImages,
     config: ImageConfig,
     data_spec: ImageSpec,
     augmentation: Augmentation | None = None,
@@ -304,7 +304,7 @@ def image_names(file: Path) -> list[str]:
     return names
 
 
-def read_unlabeled(run: Run, file: Path, names: Sequence[str]) -> LabelledImages:
+def read_unlabeled(run: Run, file: Path, names: Sequence[str]) -> LabeledImages:
     """Reads images to predict, resized if the run has an image size; labels are 0."""
     tree = FileTree(file.parent if file.is_file() and is_image(file.name) else file)
     shape = run.data_spec.image_shape
@@ -316,7 +316,7 @@ def read_unlabeled(run: Run, file: Path, names: Sequence[str]) -> LabelledImages
             f"{_by(pixels.shape[1:])}; resize them."
         )
     labels = np.zeros(len(names), np.int32)
-    return LabelledImages(tree.name, run.data_spec.classes, labels, pixels)
+    return LabeledImages(tree.name, run.data_spec.classes, labels, pixels)
 
 
 def _by(shape: Sequence[int]) -> str:

@@ -37,7 +37,7 @@ class LabelTask(Task[C, Source[C, P], P]):
         selections: Description of the data that select the parameters, by ``select_on``.
     """
 
-    baseline_names: ClassVar[tuple[str, ...]] = ("constant", "nearest_neighbour", "ridge")
+    baseline_names: ClassVar[tuple[str, ...]] = ("constant", "nearest_neighbor", "ridge")
     selections: ClassVar[Mapping[str, str]] = {
         "validation": "data held out for validation",
         "test": "TEST SET",

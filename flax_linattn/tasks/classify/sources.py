@@ -10,8 +10,8 @@ from typing import Any, Generic, TypeVar
 from flax_linattn import data, training
 from flax_linattn.checks import OptionError, check_integers
 from flax_linattn.data.batches.generated import ExampleGenerator
-from flax_linattn.data.images import LabelledImages, load_images
-from flax_linattn.data.labels import LabelledExamples
+from flax_linattn.data.images import LabeledImages, load_images
+from flax_linattn.data.labels import LabeledExamples
 from flax_linattn.tasks.classify.label_options import LabelData
 from flax_linattn.tasks.files import checksum
 from flax_linattn.tasks.options import Config
@@ -19,7 +19,7 @@ from flax_linattn.tasks.spec import DataSpec
 
 C = TypeVar("C", bound=Config)
 P = TypeVar("P", bound="LabelSpec")
-Examples = TypeVar("Examples", bound=LabelledExamples)
+Examples = TypeVar("Examples", bound=LabeledExamples)
 
 PATHFINDER_SIZE = 32
 """Default height and width of Pathfinder images, as in Long Range Arena."""
@@ -207,7 +207,7 @@ def data_path(path: Path) -> Path:
     return inside[0] if len(inside) == 1 and inside[0].is_file() else path
 
 
-def read_images(path: Path, image_size: int) -> tuple[LabelledImages, LabelledImages]:
+def read_images(path: Path, image_size: int) -> tuple[LabeledImages, LabeledImages]:
     """Reads training and test images, resized to ``image_size`` unless it is 0."""
     try:
         train, test = load_images(data_path(path), size=image_size or None)
@@ -228,6 +228,6 @@ def check_classes(path: Path, classes: Sequence[str]) -> None:
         )
 
 
-def images_checksum(*parts: LabelledImages) -> str:
+def images_checksum(*parts: LabeledImages) -> str:
     """Checksum of the pixels and labels of images."""
     return checksum(array for part in parts for array in (part.labels, part.pixels))

@@ -32,7 +32,7 @@ from flax_linattn.tasks.spec import DataSpec
 
 @dataclasses.dataclass(frozen=True)
 class EventsSpec(DataSpec):
-    """Facts about the training data, stored in the run folder so that a run does not need them.
+    """Metadata of the training data, saved in the run folder; a run needs no training data.
 
     Attributes:
         dataset: Name of the data set.

@@ -136,7 +136,7 @@ class EventsModel(ModelOptions):
 
 
 ADAM = OptimizerOptions(learning_rate=2e-3, warmup=0.0, last_rate=0.0, clip_norm=1.0)
-"""Gradients are clipped, since a gap far out in a tail has a steep one; a cosine ends at 0."""
+"""Default optimizer; it clips gradients, which are steep for gaps far out in a tail."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -164,7 +164,7 @@ class EventsFit(FitOptions):
 
 @dataclasses.dataclass(frozen=True)
 class EventsConfig(Config):
-    """Everything that a run on events depends on."""
+    """Options of a run on events."""
 
     main_options = ("file", "process", "learning_rate", *Config.main_options)
     json_keys = MappingProxyType({"event_type": "mark", "event_types_file": "marks_file"})
@@ -184,8 +184,9 @@ def thp(config: EventsConfig) -> EventsConfig:
     """Transformer Hawkes process with a log-normal mixture, as in the Aaren paper.
 
     Source: ``configs/model/thp_mix.yaml`` of meta-tpp and the Aaren paper's appendix E: 2 layers of
-    64, one head, 8 components, Adam at 5e-4, 16 sequences a step, a clock. It selects on validation
-    data; the published code selects by the validation RMSE, and adds an L2 penalty of 1e-4.
+    64, one head, 8 components, Adam at 5e-4, 16 sequences per step, a clock. It selects on
+    validation data; the published code selects by the validation RMSE, and adds an L2 penalty of
+    1e-4.
     """
     return config.replace(
         features=64,

@@ -1,4 +1,4 @@
-"""Baselines of a forecaster: the last value, the last season, a ridge, and what is added to it."""
+"""Baselines of a forecaster: last value, last season, ridge, and the attention added to it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ def seasonal_naive(
 ) -> NDArray:
     """Forecasts [N, H, C] that repeat the last season of values [T, C] up to rows ``last`` [N].
 
-    Where the series, from row ``first`` [N] on, has no such row, the last observation is repeated.
+    If a series, which begins at row ``first`` [N], has no such row, its last observation is
+    repeated.
 
     Example:
         >>> values = np.arange(5.0)[:, None]

@@ -1,4 +1,4 @@
-"""Trained forecasters: tested, compared with baselines and with their own streams."""
+"""Evaluation of forecasters: test errors, baselines, and the difference to their streams."""
 
 from __future__ import annotations
 

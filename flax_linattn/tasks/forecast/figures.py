@@ -36,7 +36,7 @@ def plot_windows(
     titles: Sequence[str],
     levels: Sequence[float] = (),
 ) -> None:
-    """Draws forecasts to a PNG file, a column a window and a row a target (the last three).
+    """Plots forecasts to a PNG file: a column per window, a row per target (the last three).
 
     Windows are context [L, targets], truth [H, targets] or None, and forecast [H, targets], with
     quantiles [H, targets, 1 + Q]. Central intervals are shaded; other levels are lines.
@@ -82,7 +82,7 @@ def _plot_quantiles(
 
 
 def plot_forecasts(run: Run, windows: PanelWindows, path: Path, count: int = 3) -> None:
-    """Draws some forecasts, evenly spread over the windows, to a PNG file, in the file's units."""
+    """Plots some forecasts, evenly spread over the windows, to a PNG file, in the file's units."""
     targets, length = list(run.data_spec.targets), run.config.data.context_length
     chosen = np.linspace(0, windows.num_examples - 1, count).astype(int)
     batch = windows.take(chosen)
@@ -103,14 +103,14 @@ def plot_forecasts(run: Run, windows: PanelWindows, path: Path, count: int = 3) 
 
 
 def plot_errors(values: Mapping[str, Any], path: Path) -> None:
-    """Draws the MSE of a report's ``by_step`` and ``by_channel`` to a PNG file."""
+    """Plots the MSE of a report's ``by_step`` and ``by_channel`` to a PNG file."""
     steps, channels = _errors(values["by_step"], "step"), _errors(values["by_channel"], "channel")
     canvas = new_figure(9.0, 3.4)
     left, right = canvas.subplots(1, 2)
     for name, errors in steps.items():
         marker = "o" if len(errors) == 1 else ""
         left.plot(errors, marker=marker, label=_label(name), color=COLORS.get(name))
-    left.set(xlabel="steps ahead", ylabel="MSE, standardised", ylim=(0, None))
+    left.set(xlabel="steps ahead", ylabel="MSE, standardized", ylim=(0, None))
     worst = channels.sort_values("test", ascending=False, kind="stable").head(MAX_CHANNELS)
     _bars(right, worst)
     labels = [_truncate(name) for name in worst.index]
@@ -124,13 +124,13 @@ def plot_errors(values: Mapping[str, Any], path: Path) -> None:
 
 
 def plot_folds(values: Mapping[str, Any], path: Path) -> None:
-    """Draws the MSE of a backtest's ``by_fold`` to a PNG file."""
+    """Plots the MSE of a backtest's ``by_fold`` to a PNG file."""
     folds = _errors(values["by_fold"], "fold")
     canvas = new_figure(min(12.0, 3.0 + 0.9 * len(folds)), 3.4)
     axes = canvas.subplots()
     _bars(axes, folds)
     axes.set_xticks(range(len(folds)), folds.index)
-    axes.set(xlabel=f"fold ({values['mode']})", ylabel="MSE, standardised")
+    axes.set(xlabel=f"fold ({values['mode']})", ylabel="MSE, standardized")
     canvas.legend(loc="outside right", frameon=False)
     save_figure(canvas, path)
 

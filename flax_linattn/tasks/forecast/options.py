@@ -209,7 +209,7 @@ class ForecastModel(ModelOptions):
         """The quantile levels to forecast, as numbers.
 
         Raises:
-            ValueError: The levels are not increasing numbers between 0 and 1.
+            ValueError: If the levels are not increasing numbers between 0 and 1.
         """
         try:
             levels = [float(level) for level in split_cells(self.quantiles)]
@@ -242,7 +242,7 @@ class ForecastFit(FitOptions):
 
 @dataclasses.dataclass(frozen=True)
 class ForecastConfig(Config):
-    """Everything that a forecasting run depends on."""
+    """Options of a forecasting run."""
 
     auto_values = MappingProxyType(
         {"season": 0, "context_length": 0, "patch_length": 0, "ridge_maps": "auto", "stride": 0}
@@ -279,7 +279,7 @@ class ForecastConfig(Config):
         return make_file_name(*parts, self.data.horizon, self.seeds)
 
     def resolve(self) -> Self:
-        """With absolute paths, the default split, and the column of ids of a panel."""
+        """Returns a copy with absolute paths, the default split, and the id column of a panel."""
         source = self.data
         file = EMBEDDED if source.csv is None else source.csv.name
         split = source.split or customary_split(file) or DEFAULT_SPLIT
@@ -292,8 +292,9 @@ class ForecastConfig(Config):
 def tslib(config: ForecastConfig) -> ForecastConfig:
     """Encoder-decoder transformer with the settings of Time-Series-Library's scripts.
 
-    Source: ``scripts/long_term_forecast/*/Transformer.sh`` and the defaults of ``run.py``: 2 layers
-    and 1, width 512, hidden 2048, Adam at 1e-4 halved every epoch. It selects on validation data.
+    Source: ``scripts/long_term_forecast/*/Transformer.sh`` and the defaults of ``run.py``: 2
+        encoder layers and 1 decoder layer, width 512, hidden 2048, Adam at 1e-4 halved every epoch.
+        It selects on validation data.
     Departure: our rate is halved from the third epoch on.
     """
     return config.replace(
@@ -311,9 +312,9 @@ def patch(config: ForecastConfig) -> ForecastConfig:
     """Patch model with a ridge regression and automatic context, trained within two minutes.
 
     Context and patch length, the ridge's maps and, for a long series, the stride of the training
-    windows are chosen from the data (``tasks.forecast.choices``). The rate falls with the steps, so
-    that a short training ends at a small one. Numbers were chosen on the validation rows of ETTh1,
-    96 from 96 (docs/guides/forecast.md).
+    windows are chosen from the data (``tasks.forecast.choices``). The learning rate decays with the
+    steps, so that a short training ends at a small rate. The numbers were chosen on the validation
+    rows of ETTh1, with horizon and context of 96 rows (docs/guides/forecast.md).
     """
     return config.replace(
         model="patch",

@@ -32,7 +32,7 @@ MAX_NAMES = 5
 MAX_PLACES = 3
 """Maximum number of rows that a note names."""
 MAX_ROWS_PER_WINDOW = 100
-"""An error names the number of rows that is enough up to this multiple of a window's rows."""
+"""An error names a sufficient number of rows up to this multiple of a window's rows."""
 _MAX_FLOAT32 = float(np.finfo(np.float32).max)
 
 

@@ -1,9 +1,9 @@
 """Quantile forecasts: their scores, and their correction by errors on held-out rows (conformal).
 
-Where windows were exchangeable, a corrected level would hold in the mean over calibration sets,
-whatever the model. Windows of a time series are not: neighbors overlap, and the future may differ.
-Nor are validation rows new to the model: they chose its epoch, and the weight of the attention
-that is added to a ridge. So the correction is no guarantee.
+If windows were exchangeable, a corrected level would hold on average over calibration sets, for any
+model. Windows of a time series are not exchangeable: neighbors overlap, and the future may differ.
+The validation rows are not new to the model either: they selected its epoch, and the weight of the
+attention that is added to a ridge. So the correction gives no guarantee.
 """
 
 from __future__ import annotations
@@ -54,11 +54,12 @@ class QuantileScores:
 
     - ``crps``: the mean over levels of twice the pinball loss. With levels that are close and
       evenly spread it comes near the continuous ranked probability score (Gneiting and Raftery,
-      2007), an integral over levels; with few, compare those of the same levels alone.
-    - ``wql``: the weighted quantile loss, as GluonTS has it: the mean over levels of twice the
+      2007), an integral over levels; with few levels, only scores at the same levels are
+      comparable.
+    - ``wql``: the weighted quantile loss, as in GluonTS: the mean over levels of twice the
       sum of pinball losses / the sum of absolute truths, in the units of the file.
     - ``coverage_80``: the fraction of truths in the central interval of 80 %, and ``width_80``, its
-      mean width; so for each that the levels give.
+    mean width; likewise for each interval that the levels define.
 
     Example:
         >>> scores = QuantileScores((0.1, 0.5, 0.9))

@@ -74,18 +74,18 @@ def check_time_kind(time: datetime | int, expected: TimeKind | None, text: objec
 class RowLines(CellLines):
     """Reads observations, one per line: JSON objects, or cells in the format of the run's file.
 
-    A JSON object has the channels by name, and perhaps "time" (or "date", "datetime", "timestamp").
-    Cells are the channels in the run's order, after the time if there is one; a first line with
-    names may order them differently, and have further columns. Blank lines are ignored; an empty
-    cell, "?", "NaN" or null is a missing value.
+    A JSON object has the channels by name, and optionally "time" (or "date", "datetime",
+    "timestamp"). Cells are the channels in the run's order, after the time if there is one; a first
+    line with names may order them differently, and have further columns. Blank lines are ignored;
+    an empty cell, "?", "NaN" or null is a missing value.
 
-    A column "year" that is no channel holds times as well. Where clocks are set back, the first row
-    of the repeated hour that is not after the previous row begins the second hour, as with pandas'
-    ``ambiguous="infer"``: a duplicate row within that hour is indistinguishable from it.
+    A column "year" that is not a channel holds times as well. When clocks are set back, the first
+    row of the repeated hour that is not after the previous row begins the second hour, as with
+    pandas' ``ambiguous="infer"``: a duplicate row within that hour is indistinguishable from it.
 
     Args:
         channels: Names of the channels to read.
-        numeric_names: Whether a first line of numbers alone may name the columns.
+        numeric_names: Whether a first line that holds only numbers may name the columns.
         dialect: Format of cells and times.
         time_kind: Kind of the times of the run; None without times, so that any kind is accepted.
         optional: Channels that a first line or a JSON object may omit; they are then missing.

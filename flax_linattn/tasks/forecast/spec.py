@@ -1,4 +1,4 @@
-"""What a forecasting run remembers of its data: names, scales, calendar, checksums."""
+"""Data spec of a forecasting run: names, scales, calendar, checksums."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class SeriesInfo:
 
 @dataclasses.dataclass(frozen=True)
 class ForecastSpec(DataSpec):
-    """Facts about the training data, stored in the run folder so that a run does not need them.
+    """Metadata of the training data, saved in the run folder; a run needs no training data.
 
     Attributes:
         dataset: Name of the data set.
@@ -115,8 +115,8 @@ class ForecastSpec(DataSpec):
         except for known future covariates, whose scale all series share.
 
         Raises:
-            OptionError: See ``DataSpec``; or the rows have another frequency, or the time features
-                another time zone.
+            OptionError: If the data do not match (see ``DataSpec``), the rows have another
+                frequency, or the time features another time zone.
         """
         spec = super().continue_from(previous, refit_scales=refit_scales)
         same_freq = not (self.freq and previous.freq) or same_step(self.freq, previous.freq)
@@ -249,8 +249,8 @@ class ForecastSpec(DataSpec):
         """Refuses a series whose times do not match the times of the run.
 
         Raises:
-            ValueError: The run uses times and the series has none, only one of the two has a time
-                zone, or the frequencies differ.
+            ValueError: If the run uses times and the series has none, only one of the two has a
+                time zone, or the frequencies differ.
         """
         features = tuple(dict.fromkeys((*self.time_features, *self.calendar)))
         if features and series.times is None:

@@ -36,8 +36,8 @@ _INTEGER = 1000
 class ForecastStreamOptions:
     """Options of a stream of a forecaster.
 
-    Observations are the channels separated by commas, after the time where the run has times, or a
-    JSON object with "time" and the channels by name; a first line may name the columns.
+    Each line is an observation: the channels separated by commas, after the time if the run has
+    times; or a JSON object with "time" and the channels by name. A first line may name the columns.
 
     Attributes:
         context: Maximum number of past observations of a forecast; at least half as many are used.
@@ -79,7 +79,7 @@ class ForecastStream(Streaming):
             previous one by the run's step.
 
     Raises:
-        ValueError: The run's model cannot stream, or the context is out of range.
+        ValueError: If the run's model cannot stream, or the context is out of range.
     """
 
     record_attributes = ("_last_values", "_time_utc", "_at_last")
@@ -136,13 +136,13 @@ class ForecastStream(Streaming):
         """Returns the forecast after an observation.
 
         Returns:
-            The forecast, float64 [H, targets], in the units of the file; of a run with quantiles
+            The forecast, float64 [H, targets], in the units of the file; for a run with quantiles
             [H, targets, 1 + Q], the mean and then the quantiles.
 
         Raises:
-            ValueError: The run needs times and the row has none; its time is before the last one
-                (or equal, after a restart and with ``times="strict"``); the number of values
-                differs, or a value is out of range.
+            ValueError: If the row lacks the time that the run needs, its time is before the last
+                one (or equal to it, after a restart and with ``times="strict"``), the number of
+                values differs, or a value is out of range.
         """
         data_spec, channels = self._data_spec, self._data_spec.channels
         values, count = np.asarray(row.values, np.float64), len(self._last_values)

@@ -1,4 +1,4 @@
-"""The forecasting task, as the commands see it."""
+"""The forecasting task: data, model, test, predictions, streams and backtests."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ class StreamMemory:
         record_attributes: Names of the attributes to save with the state.
 
     Raises:
-        ValueError: The model cannot stream.
+        ValueError: If the model cannot stream.
     """
 
     record_attributes: tuple[str, ...] = ("ages",)
@@ -65,7 +65,7 @@ class StreamMemory:
             Actions, float32 [B, A] in -1 ... 1.
 
         Raises:
-            ValueError: The capacity is exhausted; no row is changed then.
+            ValueError: If the capacity is exhausted; no row is changed then.
         """
         before = np.where(begins, 0, self.ages)
         # Among several rows, an idle row continues beyond the end of its episode.
@@ -145,7 +145,7 @@ class WindowMemory:
 
 @compile_once()
 def predict_actions(model: Any, x: Any, mask: Any) -> Any:
-    """Predicts scaled actions of windows, float32 [B, T, A]; like models share a program."""
+    """Predicts scaled actions of windows, float32 [B, T, A]; equal structures share a program."""
     return model(x, mask=mask)
 
 
@@ -157,7 +157,7 @@ def make_stream_memory(run: Run, act: str, num_rows: int, max_steps: int) -> Str
     """Makes the memory of the inference mode ``act``, "stream" or "restart".
 
     Raises:
-        ValueError: The model cannot stream.
+        ValueError: If the model cannot stream.
     """
     if act == "restart":
         return RestartMemory(run, num_rows)
@@ -213,7 +213,7 @@ class DecisionAgent:
         """Chooses the next action of each row; see ``control.Agent``.
 
         Raises:
-            ValueError: A shape differs, a number is not finite, or the capacity of the model is
+            ValueError: If a shape differs, a number is not finite, or the capacity of the model is
                 exhausted; no row is changed then.
         """
         data_spec, num_rows = self._data_spec, len(self.steps)
@@ -260,7 +260,7 @@ def make_agent(
         target_return: Return-to-go at the start of an episode. Default: that of the run.
 
     Raises:
-        ValueError: The inference mode needs a model that streams, or the model has no times for
+        ValueError: If the inference mode needs a model that streams, or the model does not support
             ``max_steps`` steps.
     """
     act = run.config.play.act if act is None else act

@@ -71,7 +71,7 @@ def make_run_environments(data_spec: OfflineRLSpec, config: OfflineRLConfig) -> 
     """Makes environments to play in; prints a note and returns None if that fails.
 
     Raises:
-        OptionError: The environment that the options name does not fit the data.
+        OptionError: If the environment that the options name does not match the data.
     """
     if data_spec.env_id is None or not config.play.play_episodes:
         return None
@@ -296,7 +296,7 @@ def predict(run: Run, file: Path | None) -> pd.DataFrame:
     are ignored.
 
     Raises:
-        ValueError: The file does not fit the run, or an action is NaN.
+        ValueError: If the file does not match the run, or an action is NaN.
     """
     batches = run.task.test_batches(run, file)
     assert isinstance(batches, WindowBatches)

@@ -66,7 +66,7 @@ class OfflineRLStream(Streaming):
         agent: The agent, with one row.
 
     Raises:
-        ValueError: The model cannot stream, or an option is out of range.
+        ValueError: If the model cannot stream, or an option is out of range.
     """
 
     def __init__(self, run: Run, options: OfflineRLStreamOptions) -> None:
@@ -120,8 +120,8 @@ class OfflineRLStream(Streaming):
             The action, float32 [A], in the unit of the run's data.
 
         Raises:
-            ValueError: The reward of the previous action is missing, the capacity is exhausted, or
-                the action is NaN.
+            ValueError: If the reward of the previous action is missing, the capacity is exhausted,
+                or the action is NaN.
         """
         begins, times = not self._length, max_episode_length(self._run.config)
         if times is not None and self._length >= times:

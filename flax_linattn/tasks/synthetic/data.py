@@ -81,8 +81,9 @@ def make_generator(options: SyntheticData) -> Generator:
 def make_batches(generator: Generator, config: SyntheticConfig) -> training.Splits:
     """Makes training, validation and test batches, each from its own random stream.
 
-    A training epoch is one batch: one series cut into windows, or as many sequences. Validation and
-    test batches are one series of ``ROWS`` windows each, or as many sequences, and always the same.
+    A training epoch is one batch: the windows of one series, or the same number of sequences.
+    Validation and test batches are one series of ``ROWS`` windows each, or ``ROWS`` sequences, and
+    always the same.
     """
     seed = config.seed
 

@@ -94,7 +94,7 @@ def one_lag(run: Run, batches: training.BatchSource) -> dict[str, Any]:
 
 @nnx.jit
 def predict_scores(model: Any, tokens: Array) -> Array:
-    """Computes the scores of tokens; like models share a program."""
+    """Computes the scores of tokens; models of equal structure share a program."""
     scores: Array = model(tokens)
     return scores
 
@@ -102,7 +102,7 @@ def predict_scores(model: Any, tokens: Array) -> Array:
 def longest_match(tokens: NDArray[np.integer]) -> NDArray[np.integer]:
     """Predicts the token that followed the longest earlier match of the last tokens.
 
-    Of several matches the last one counts; without any match the prediction is the token itself.
+    The last of several matches counts; without a match the prediction is the token itself.
     Compressors of the Lempel-Ziv family predict in this way. [B, T] -> [B, T].
 
     Example:
@@ -141,7 +141,7 @@ def fit_lag(
 ) -> tuple[int, NDArray[np.integer]]:
     """Fits the lag baseline: the best lag, and its prediction for each symbol [N].
 
-    Of equal lags the shortest is the best; a lag of 1 is the last symbol of the window.
+    The shortest of equally good lags is chosen; a lag of 1 is the last symbol of the window.
     """
     parts = [(batch["tokens"], batch["target"]) for batch in batches]
     tokens, targets = (np.concatenate(part) for part in zip(*parts, strict=True))

@@ -40,7 +40,7 @@ class SyntheticStream(Streaming):
         max_length: Maximum number of symbols, as in ``SyntheticStreamOptions``.
 
     Raises:
-        ValueError: The model cannot stream, or an option is out of range.
+        ValueError: If the model cannot stream, or an option is out of range.
     """
 
     def __init__(self, run: Run, *, max_length: int | None = None) -> None:

@@ -170,7 +170,8 @@ def test_an_error_leaves_the_file_before(tmp_path, monkeypatch):
 WRONG = [
     ({"actions": None}, r": expected arrays observations, actions, .* add actions"),
     ({"observations": np.zeros(12)}, r":observations: expected shape \[N, S\], .* got \[12\]"),
-    ({"observations": np.zeros((12, 3, 3))}, r":observations: .* got \[12, 3, 3\]"),
+    ({"observations": np.zeros((12, 8, 8, 3), np.uint8)},
+     r":observations: .* got uint8 \[12, 8, 8, 3\]; images are not supported"),
     ({"observations": np.zeros((0, 3))}, r":observations: .* got \[0, 3\]"),
     ({"observations": np.float32(1)}, r":observations: .* got \[\]"),
     ({"actions": np.zeros((12, 2, 2))}, r":actions: expected \[N, numbers\] .* got \[9, 2, 2\]"),

@@ -203,7 +203,7 @@ def with_value(shape, row, value, dtype=np.float64):
     ("arrays", "message"),
     [
         ({"observations": np.zeros(4)}, r"toy:observations: expected \[N, numbers\] .* got \[4\]"),
-        ({"observations": np.zeros((4, 2, 2))}, r"toy:observations: .* got \[4, 2, 2\]"),
+        ({"observations": np.zeros((4, 2, 2))}, r"toy:observations: .* \[4, 2, 2\]; images are"),
         ({"observations": np.zeros((4, 0))}, r"toy:observations: .* got \[4, 0\]"),
         ({"observations": np.array(["a"])}, r"toy:observations: expected numbers .* got <U1 \[1\]"),
         ({"observations": np.ones((4, 3), complex)}, "toy:observations: .* got complex128"),

@@ -91,7 +91,7 @@ def test_errors_name_the_flag(tmp_path, capsys):
     assert "as one episode with --keep-unfinished\n" in capsys.readouterr().err
 
 
-def test_a_name_of_the_catalogue_comes_first(tmp_path, capsys, monkeypatch):
+def test_a_name_of_the_catalog_comes_first(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     save(tmp_path / "ETTh1.npz", steps()).rename(tmp_path / "ETTh1")
     assert cli.main(["data", "info", "ETTh1"]) == 0

@@ -91,11 +91,11 @@ def test_pictures_against_a_plain_loop():
     expected = np.zeros((32, 32))
     for y, x in np.ndindex(32, 32):
         pixel = np.array([x + 0.5, y + 0.5])
-        for a, b, half, grey in lines:
+        for a, b, half, gray in lines:
             begin, along = a * 2, (b - a) * 2
             share = np.clip((pixel - begin) @ along / max(along @ along, 1e-12), 0, 1)
             far = np.linalg.norm(pixel - begin - share * along)
-            expected[y, x] = max(expected[y, x], grey * np.clip(half * 2 + 0.5 - far, 0, 1))
+            expected[y, x] = max(expected[y, x], gray * np.clip(half * 2 + 0.5 - far, 0, 1))
     told = batch["tokens"][0].reshape(32, 32)
     assert np.max(np.abs(told - expected)) <= 0.51
 

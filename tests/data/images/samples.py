@@ -1,7 +1,7 @@
 """Tiny data sets in the official formats, for tests of whatever reads them; models can learn them.
 
 Images of class k have stripes k // 2 + 1 pixels wide, lying ones where k is even and standing ones
-where it is odd, in one of three colours, with some noise; each image has them at a place of its
+where it is odd, in one of three colors, with some noise; each image has them at a place of its
 own. Texts of a class repeat its word among common ones.
 """
 
@@ -27,9 +27,9 @@ def stripes(label: int, size: int, rng: np.random.Generator) -> NDArray[np.uint8
     line = (np.arange(size) + rng.integers(size)) // (label // 2 + 1) % 2
     plane = np.tile(line, (size, 1))
     bright = (plane.T if label % 2 == 0 else plane)[..., None]
-    colour = 90 + 60 * np.array([label % 3 == 0, label % 3 == 1, label % 3 == 2])
+    color = 90 + 60 * np.array([label % 3 == 0, label % 3 == 1, label % 3 == 2])
     noise = rng.integers(-20, 21, (size, size, 3))
-    return np.clip(bright * colour + 40 + noise, 0, 255).astype(np.uint8)
+    return np.clip(bright * color + 40 + noise, 0, 255).astype(np.uint8)
 
 
 def images(num_classes: int, per_class: int, size: int, seed: int = 0) -> tuple[NDArray, NDArray]:
@@ -75,9 +75,9 @@ def write_idx(
     folder.mkdir(parents=True, exist_ok=True)
     for seed, part in enumerate(("train", "t10k")):
         pixels, labels = images(num_classes, -(-n // num_classes), size, seed)
-        grey = pixels[:n, ..., seed].copy()
+        gray = pixels[:n, ..., seed].copy()
         files = {
-            f"{part}-images-idx3-ubyte": struct.pack(">4I", 0x803, *grey.shape) + grey.tobytes(),
+            f"{part}-images-idx3-ubyte": struct.pack(">4I", 0x803, *gray.shape) + gray.tobytes(),
             f"{part}-labels-idx1-ubyte": struct.pack(">2I", 0x801, n)
             + labels[:n].astype(np.uint8).tobytes(),
         }

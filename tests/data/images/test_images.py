@@ -1,11 +1,11 @@
-"""Labeled images and their batches: grey against Pillow, normalized, shifted and flipped."""
+"""Labeled images and their batches: gray against Pillow, normalized, shifted and flipped."""
 
 import numpy as np
 import pytest
 from PIL import Image
 from scipy import stats
 
-from flax_linattn.data.images import ImageBatches, LabelledImages, shift_and_flip
+from flax_linattn.data.images import ImageBatches, LabeledImages, shift_and_flip
 
 PLAIN = {"mean": 0.0, "std": 1 / 255}
 """Pixels as they are."""
@@ -16,7 +16,7 @@ def make_images(count=10, channels=3, labels=None):
     rng = np.random.default_rng(0)
     pixels = rng.integers(256, size=(count, 9, 9, channels), dtype=np.uint8)
     labels = np.arange(count, dtype=np.int32) if labels is None else labels
-    return LabelledImages("toy", tuple(map(str, range(count))), labels, pixels)
+    return LabeledImages("toy", tuple(map(str, range(count))), labels, pixels)
 
 
 @pytest.mark.parametrize(
@@ -89,23 +89,23 @@ def test_refusals(options, message):
 
 def toy(pixels, labels=None, classes=("a", "b")):
     labels = np.zeros(len(pixels), np.int32) if labels is None else labels
-    return LabelledImages("toy", classes, labels, pixels)
+    return LabeledImages("toy", classes, labels, pixels)
 
 
-def test_grey_is_that_of_pillow():
+def test_gray_is_that_of_pillow():
     rng = np.random.default_rng(0)
     pixels = rng.integers(0, 256, (3, 200, 301, 3)).astype(np.uint8)
-    grey = toy(pixels).grey()
-    for image, found in zip(pixels, grey.pixels, strict=True):
+    gray = toy(pixels).gray()
+    for image, found in zip(pixels, gray.pixels, strict=True):
         assert np.array_equal(np.asarray(Image.fromarray(image).convert("L")), found[..., 0])
-    assert grey.grey() is grey and grey.image_shape == (200, 301, 1)
+    assert gray.gray() is gray and gray.image_shape == (200, 301, 1)
 
 
 def test_pixels_as_tokens_go_row_by_row():
     pixels = np.arange(24, dtype=np.uint8).reshape(2, 3, 4, 1)
     tokens = toy(pixels).pixels_as_tokens()
     assert tokens.tolist() == [list(range(12)), list(range(12, 24))]
-    with pytest.raises(ValueError, match=r"expected gray images.* got 3 channels; call grey"):
+    with pytest.raises(ValueError, match=r"expected gray images.* got 3 channels; call gray"):
         toy(np.zeros((2, 3, 4, 3), np.uint8)).pixels_as_tokens()
 
 

@@ -213,7 +213,7 @@ def test_a_size_scales_the_shorter_side_and_cuts_the_middle_out(height, width, s
     assert np.array_equal(found, np.asarray(image)[top : top + size, left : left + size])
 
 
-def test_files_of_other_kinds_become_colour(tmp_path):
+def test_files_of_other_kinds_become_color(tmp_path):
     base = Image.fromarray(np.arange(64, dtype=np.uint8).reshape(8, 8) * 3)
     kinds = {
         "a.png": base,
@@ -229,15 +229,15 @@ def test_files_of_other_kinds_become_colour(tmp_path):
         "k.webp": base.convert("RGB"),
     }
     train, _ = load_images(two(tmp_path, **kinds))
-    grey = np.repeat(np.asarray(base)[..., None], 3, -1)
+    gray = np.repeat(np.asarray(base)[..., None], 3, -1)
     for row in (1, 2, 4, 5, 7, 8, 9, 10):  # behind the one of the sample
-        assert np.array_equal(train.pixels[row], grey), row
+        assert np.array_equal(train.pixels[row], gray), row
     assert train.notes == (
         "1 of 15 are JPEG files",
         "1 image was black and white in the files, and became red, green and blue",
         "1 image was CMYK in the files, and became red, green and blue",
-        "2 images were grey in the files, and became red, green and blue",
-        "1 image was grey with transparency in the files, and became red, green and blue",
+        "2 images were gray in the files, and became red, green and blue",
+        "1 image was gray with transparency in the files, and became red, green and blue",
         "1 image was of a palette in the files, and became red, green and blue",
         "1 image was with transparency in the files, and became red, green and blue",
     )

@@ -38,7 +38,7 @@ def test_cifar10_of_jpeg_files(data_dir):
             assert np.array_equal(test.pixels[row], image), name
     # Means of the official binaries, 125.3, 123.0 and 113.9: what is lossy is near.
     assert np.abs(train.pixels.mean((0, 1, 2)) - [125.3, 123.0, 113.9]).max() < 0.5
-    assert abs(train.grey().pixels.mean() - 122.6) < 0.5
+    assert abs(train.gray().pixels.mean() - 122.6) < 0.5
 
 
 def test_tiny_imagenet(data_dir):

@@ -245,7 +245,7 @@ def test_refuses_an_only_example_that_may_be_cut(tmp_path):
                 ["@classLabel true and the class labels", "none"],
             ),
             "no label list": ("@targetLabel true\n", 1, ["@targetLabel true and", "real numbers"]),
-            "unlabelled": ("@classLabel false\n", 1, ["'@classLabel false'", "without labels"]),
+            "unlabeled": ("@classLabel false\n", 1, ["'@classLabel false'", "without labels"]),
             "repeated label": ("@classLabel true a b a\n", 1, ["distinct labels", "'true a b a'"]),
             "time stamps": (
                 "@timestamps true\n",

@@ -93,7 +93,7 @@ def test_a_page_in_place_of_an_archive_is_named(server, tmp_path, monkeypatch, c
     assert "did not return a complete zip archive" in capsys.readouterr().err
 
 
-def test_the_catalogue_is_shown(capsys):
+def test_the_catalog_is_shown(capsys):
     assert cli.main(["data", "list"]) == 0
     listed = capsys.readouterr().out
     assert all(name in listed for name in CATALOG)

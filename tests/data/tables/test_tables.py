@@ -505,7 +505,7 @@ def test_repeated_and_missing_times_stay(tmp_path):
     assert series.freq is None and series.num_gaps == 0 and series.repeated.tolist() == [1]
 
 
-def test_labelled_examples_are_no_table(tmp_path):
+def test_labeled_examples_are_no_table(tmp_path):
     with pytest.raises(ValueError, match=r"labeled examples .*train classify"):
         data.load_series(write(tmp_path, "@data\n", "toy.ts"))
 

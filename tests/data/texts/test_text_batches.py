@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from flax_linattn.data.texts import (
-    LabelledTexts,
+    LabeledTexts,
     PackedTextBatches,
     TextBatches,
     taylorshift_bytes,
@@ -21,7 +21,7 @@ ALPHABET = bytes(range(1, 256))
 def toy(lengths):
     """Texts in which each byte tells its place, of labels in turn."""
     texts = tuple((ALPHABET * 4)[:length] for length in lengths)
-    return LabelledTexts("toy", ("a", "b"), (np.arange(len(texts)) % 2).astype(np.int32), texts)
+    return LabeledTexts("toy", ("a", "b"), (np.arange(len(texts)) % 2).astype(np.int32), texts)
 
 
 def rows(batches, epoch=0):
@@ -142,7 +142,7 @@ def test_taylorshift_bytes_are_what_python_prints(text):
 
 def labeled(texts):
     labels = np.array([sum(text) % 3 for text in texts], np.int32)
-    return LabelledTexts("toy", ("a", "b", "c"), labels, tuple(texts))
+    return LabeledTexts("toy", ("a", "b", "c"), labels, tuple(texts))
 
 
 @given(st.lists(st.binary(min_size=1, max_size=30), min_size=1, max_size=20), st.integers(1, 40))

@@ -1,16 +1,16 @@
-"""Labelled texts and their trees: what is read is what was written."""
+"""Labeled texts and their trees: what is read is what was written."""
 
 import numpy as np
 import pytest
 
 from flax_linattn.data.errors import DataFormatError
-from flax_linattn.data.texts import LabelledTexts, load_texts, texts
+from flax_linattn.data.texts import LabeledTexts, load_texts, texts
 from tests.data.images.samples import write_texts
 from tests.data.images.test_load_images import packed
 
 
 def toy(texts=(b"good", b"bad"), labels=(1, 0), classes=("neg", "pos")):
-    return LabelledTexts("toy", classes, np.array(labels, np.int32), texts)
+    return LabeledTexts("toy", classes, np.array(labels, np.int32), texts)
 
 
 def test_texts_are_the_bytes_of_the_files_by_class_and_name(tmp_path):

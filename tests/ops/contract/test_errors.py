@@ -39,6 +39,12 @@ ATTEND: list[Any] = [
         ValueError,
         "must agree in heads and key dimension, got (2, 4, 3, 2) and (2, 4, 3, 5).",
     ),
+    (
+        {"q": Q[:, :, [0, 1, 2, 0]]},
+        ValueError,
+        "must agree in heads and key dimension, got (2, 4, 4, 5) and (2, 4, 3, 5); the heads of q "
+        "must be a multiple of those of k, which then share them.",
+    ),
     ({"q": Q[:1]}, ValueError, "q and k must have the same batch size, got 1 and 2."),
     (
         {"form": "fast"},
@@ -141,8 +147,13 @@ def test_aaren_has_one_learned_query() -> None:
         AAREN.attend(Q, KEYS, VALUES)
     with pytest.raises(ValueError, match=r"pass external queries .* as latents, or choose"):
         AAREN.attend(Q[0], KEYS, VALUES)
-    with pytest.raises(ValueError, match="agree in heads and key dimension"):
-        AAREN.attend(Q[0, 0, :2], KEYS, VALUES)
+    message = r"agree in heads and key dimension, .* heads cannot share k and v, but latents of one"
+    for heads in (slice(2), [0, 0, 1, 1, 2, 2]):
+        with pytest.raises(ValueError, match=message):
+            AAREN.attend(Q[0, 0, heads], KEYS, VALUES)
+    reformer = ops.get_mechanism("reformer")
+    with pytest.raises(ValueError, match="k is also the query, so heads cannot share it"):
+        reformer.attend(Q, KEYS[:, :, :1], VALUES[:, :, :1])
     with pytest.raises(ValueError, match="pass query"):
         AAREN.lift(KEYS, VALUES)
 

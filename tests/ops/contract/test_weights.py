@@ -56,6 +56,14 @@ def test_weights_times_values_is_attention(mechanism: ops.Mechanism) -> None:
     assert not w[1, ..., 4:].any()
 
 
+def test_weights_of_queries_that_share_keys() -> None:
+    q, k = jax.random.normal(jax.random.key(0), (2, 1, 3, 4, 2))
+    softmax = ops.get_mechanism("softmax")
+    got = ops.weights(softmax, q, k[:, :, :2], is_causal=True)
+    want = ops.weights(softmax, q, k[:, :, [0, 0, 1, 1]], is_causal=True)
+    np.testing.assert_allclose(got, want, atol=1e-6)
+
+
 @dataclasses.dataclass(frozen=True)
 class ChannelSums(ops.StreamingMechanism):
     """Sums that leak by a decay a channel of the values: a token argument of axes HV."""

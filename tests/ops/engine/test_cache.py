@@ -11,7 +11,7 @@ import pytest
 
 from flax_linattn import ops
 from flax_linattn.ops.engine.cache import CacheMechanism
-from tests.compilation import AS_USERS, optimised
+from tests.compilation import AS_USERS, optimized
 from tests.contract import cases
 from tests.contract.tolerances import assert_close
 
@@ -115,7 +115,7 @@ def test_a_donated_step_copies_nothing(name: str, fraction: float) -> None:
         each.name: jax.ShapeDtypeStruct((2, 2), np.float32) for each in mechanism.token_arguments
     }
     take_in = jax.jit(lambda state, x, own: mechanism.step(x, x, x, state, **own), donate_argnums=0)
-    with optimised():
+    with optimized():
         memory = take_in.lower(state, x, own).compile(AS_USERS).memory_analysis()
     size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
     assert memory.alias_size_in_bytes >= size

@@ -97,14 +97,15 @@ def banded(length: int, window: int) -> np.ndarray:
     return (distance >= 0) & (distance < window)
 
 
-@pytest.mark.parametrize("window", [1, 70, 1000])
-def test_a_window_is_a_band_in_blocks_and_steps(window: int) -> None:
+@pytest.mark.parametrize(("window", "sinks"), [(1, 0), (70, 0), (1000, 0), (1, 1), (70, 5)])
+def test_a_window_is_a_band_in_blocks_and_steps(window: int, sinks: int) -> None:
     """Longer than blocks are, not at all a multiple of them; against plain NumPy."""
     length = 200
-    mechanism = ops.get_mechanism("softmax", window=window)
+    mechanism = ops.get_mechanism("softmax", window=window, sinks=sinks)
     q, k, v = normal(3, 1, length, 2, 4)
     score = np.einsum("bthk,bshk->bhts", q, k).astype(np.float64) / 2
-    weight = np.exp(score) * banded(length, window)
+    first = np.tri(length, dtype=bool) & (np.arange(length) < sinks)
+    weight = np.exp(score) * (banded(length, window) | first)
     want = np.einsum("bhts,bshv->bthv", weight / weight.sum(axis=-1, keepdims=True), v)
     blocks = jax.jit(partial(mechanism.attend, is_causal=True, form="chunked"))(q, k, v)
     np.testing.assert_allclose(blocks, want, rtol=1e-5, atol=1e-5)
@@ -133,6 +134,99 @@ def test_a_window_makes_the_blocks_of_its_band_alone() -> None:
     assert len(with_cache.block_pairs(Visibility(is_causal=True, cached=64, window=64))) == 4
 
 
+def test_sinks_of_packed_segments_in_blocks() -> None:
+    """A segment may begin in any block; padding counts for neither."""
+    mechanism = ops.get_mechanism("softmax", window=8, sinks=3)
+    q, k, v = normal(3, 1, 200, 2, 4)
+    ids = np.repeat([0, 1, 2], [90, 20, 90])[None].astype(np.int32)
+    mask = np.random.default_rng(1).uniform(size=(1, 200)) < 0.8
+    call = partial(mechanism.attend, is_causal=True, segment_ids=ids, mask=mask)
+    got = jax.jit(partial(call, form="chunked"))(q, k, v)
+    want = mechanism.reference(q, k, v, is_causal=True, segment_ids=ids, mask=mask)
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("form", ["parallel", "chunked"])
+def test_nan_in_a_sink_stays_and_elsewhere_leaves_with_the_window(form: str) -> None:
+    mechanism = ops.get_mechanism("softmax", window=3, sinks=1, chunk_size=4)
+    q, k, v = normal(3, 1, 12, 2, 4)
+    ids = np.repeat([0, 1], 6)[None].astype(np.int32)
+
+    def lost(at: int, **options: Any) -> list[int]:
+        broken = v.copy()
+        broken[:, at] = np.nan
+        y = mechanism.attend(q, k, broken, is_causal=True, form=form, **options)
+        return np.flatnonzero(np.isnan(y[0, :, 0, 0])).tolist()
+
+    assert lost(0) == [*range(12)] and lost(4) == [4, 5, 6]
+    assert lost(6, segment_ids=ids) == [*range(6, 12)] and lost(1, segment_ids=ids) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("cut", [1, 4, 9])
+def test_sinks_continue_in_a_state(cut: int) -> None:
+    """Before and after the sinks and the ring are full, with padding in the middle."""
+    mechanism = ops.get_mechanism("softmax", window=3, sinks=2)
+    q, k, v = normal(3, 2, 14, 2, 4)
+    mask = np.random.default_rng(1).uniform(size=(2, 14)) < 0.7
+    want = mechanism.reference(q, k, v, is_causal=True, mask=mask)
+    state = mechanism.init_state(2, 2, 4, 4)
+    for part in (slice(0, cut), slice(cut, 12)):
+        y, state = mechanism.attend(
+            *(x[:, part] for x in (q, k, v)),
+            mask=mask[:, part],
+            is_causal=True,
+            initial_state=state,
+            return_state=True,
+        )
+        np.testing.assert_allclose(y, want[:, part], rtol=1e-5, atol=1e-5)
+    for t in (12, 13):
+        y, state = mechanism.step(q[:, t], k[:, t], v[:, t], state, mask[:, t])
+        np.testing.assert_allclose(y, want[:, t], rtol=1e-5, atol=1e-5)
+    assert state.key.shape[1] == 5
+
+
+def test_sinks_and_their_ring_make_few_blocks() -> None:
+    plan = BlockPlan(BlockSizes(1, 1, 64, 64), 64 * 64, 64 * 64)
+    pairs = plan.block_pairs(Visibility(is_causal=True, window=64, sinks=4))
+    assert len(pairs) == 3 * 64 - 3
+
+
+@pytest.mark.parametrize("soft_cap", [2.0, 50.0])
+def test_a_soft_cap_in_every_form(soft_cap: float) -> None:
+    """Values and gradients against the reference in float64, at scores far beyond the cap."""
+    with jax.enable_x64(True):
+        mechanism = ops.get_mechanism("softmax", soft_cap=soft_cap, chunk_size=4)
+        q, k, v = normal(3, 2, 7, 3, 4).astype(np.float64)
+        mask = np.arange(7) != 2
+        mask = np.stack([mask, ~mask | mask])
+
+        def loss(attend: Any, q: Any, k: Any, v: Any) -> Any:
+            return jnp.sum(attend(3 * q, k, v, is_causal=True, mask=mask) * np.cos(np.arange(4)))
+
+        def run(attend: Any) -> Any:
+            return jax.value_and_grad(partial(loss, attend), argnums=(0, 1, 2))(q, k, v)
+
+        want = run(mechanism.reference)
+        assert abs(want[0] - run(ops.get_mechanism("softmax").reference)[0]) > 1e-3
+        for form in mechanism.capabilities.forms:
+            got = run(partial(mechanism.attend, form=form))
+            jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-9, atol=1e-9), got, want)
+        _, state = mechanism.attend(q[:, :6], k[:, :6], v[:, :6], is_causal=True, return_state=True)
+        y, _ = mechanism.step(q[:, 6], k[:, 6], v[:, 6], state)
+        want = mechanism.reference(q, k, v, is_causal=True)[:, 6]
+        np.testing.assert_allclose(y, want, rtol=1e-9, atol=1e-9)
+
+
+def test_a_soft_cap_of_enormous_scores_is_finite() -> None:
+    mechanism = ops.get_mechanism("softmax:soft_cap=30")
+    q, k, v = normal(3, 1, 6, 2, 4)
+    for form in ("parallel", "chunked"):
+        run = jax.value_and_grad(
+            lambda q, form=form: jnp.sum(mechanism.attend(q, 1e20 * k, v, form=form))
+        )
+        assert all(bool(jnp.all(jnp.isfinite(x))) for x in run(1e10 * q))
+
+
 def test_a_window_says_what_it_lacks() -> None:
     mechanism = ops.get_mechanism("softmax:window=4")
     x = jnp.ones((1, 8, 2, 4))
@@ -144,6 +238,12 @@ def test_a_window_says_what_it_lacks() -> None:
         ops.get_mechanism("softmax", window=0)
     with pytest.raises(ValueError, match="implementation='xla' does not support a window"):
         ops.get_mechanism("softmax", window=4, implementation="xla")
+    with pytest.raises(ValueError, match=r"sinks=2 keeps first tokens visible .* pass window"):
+        ops.get_mechanism("softmax", sinks=2)
+    with pytest.raises(ValueError, match="soft_cap must be positive"):
+        ops.get_mechanism("softmax", soft_cap=0.0)
+    with pytest.raises(ValueError, match="implementation='xla' does not support a soft_cap"):
+        ops.get_mechanism("softmax", soft_cap=1.0, implementation="xla")
     other = ops.get_mechanism("softmax").init_state(1, 2, 4, 4, max_length=4)
     with pytest.raises((ValueError, TypeError), match="state"):
         mechanism.step(x[:, 0], x[:, 0], x[:, 0], other)

@@ -9,7 +9,7 @@ from flax_linattn.ops.engine.features import clip_key, clip_query
 from tests.ops.mechanisms.tokens import jitted, qkv
 
 
-def test_taylor_features_are_taylorshift_without_its_normalisation() -> None:
+def test_taylor_features_are_taylorshift_without_its_normalization() -> None:
     q, k, v = qkv(20)
     for is_causal in (True, False):
         want = jitted("taylorshift:normalize=False", is_causal=is_causal)(q, k, v)

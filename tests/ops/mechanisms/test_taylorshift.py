@@ -1,4 +1,4 @@
-"""What the TaylorShift paper says: its two forms, its normalisation, its switching points."""
+"""What the TaylorShift paper says: its two forms, its normalization, its switching points."""
 
 from functools import cache, partial
 from typing import Any

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.usefixtures("no_figures")
 
 SMALL = SIZES | {"epochs": 1}
 RECIPE = {"warmup": 0.0, "batch_size": 8}
-VECTORS = {"constant", "nearest_neighbour", "ridge"}
+VECTORS = {"constant", "nearest_neighbor", "ridge"}
 
 
 def write_series(folder: Path, channels: int = 2) -> dict[str, Any]:
@@ -83,13 +83,13 @@ KINDS = {
     "texts": Kind(
         "sequence", write_reviews, RECIPE, "validation_fraction",
         {"constant", "naive_bayes", "first_token"}, write_pixels,
-        "as in training, got grey of the classes",
+        "as in training, got gray of the classes",
     ),
     "packed": Kind(
         "sequence", write_reviews,
         {**RECIPE, "padding": "packed", "pooling": "mean"}, "validation_fraction",
         {"constant", "naive_bayes", "first_token"}, write_pixels,
-        "as in training, got grey of the classes",
+        "as in training, got gray of the classes",
     ),
     "pixels": Kind(
         "sequence", write_pixels, RECIPE, "validation_fraction", VECTORS, write_reviews,

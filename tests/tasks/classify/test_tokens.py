@@ -121,7 +121,7 @@ def test_packed_texts_are_those_that_are_padded(texts):
 def test_pixels_of_images(pictures):
     config = small(data=str(pictures))
     source = TASK.load(config)
-    assert source.alphabet.name == "grey" and source.max_length == 16
+    assert source.alphabet.name == "gray" and source.max_length == 16
     batch = splits_of(source, config).test.batch(0)
     assert batch["tokens"].dtype == np.uint8
     np.testing.assert_array_equal(batch["tokens"][0], source.test.pixels[0].ravel())
@@ -163,9 +163,9 @@ def test_lines_are_read_as_the_data_spell_them():
     assert list(ALPHABETS["bytes"].parse(["hé", "", "a", "b"])) == [
         104, 195, 169, None, 97, 10, 98,
     ]  # fmt: skip
-    assert list(ALPHABETS["grey"].parse(["0 255, 7"])) == [0, 255, 7]
+    assert list(ALPHABETS["gray"].parse(["0 255, 7"])) == [0, 255, 7]
     with pytest.raises(ValueError, match="expected gray values, integers from 0 to 255"):
-        list(ALPHABETS["grey"].parse(["256"]))
+        list(ALPHABETS["gray"].parse(["256"]))
     with pytest.raises(ValueError, match=r"expected digits, \[MIN"):
         list(ALPHABETS["listops"].parse(["[MAXX 1 ]"]))
 

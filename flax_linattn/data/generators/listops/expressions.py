@@ -1,4 +1,4 @@
-"""Expressions as tokens: their names, their values, and files of them."""
+"""ListOps expressions as tokens: token names, values, and files of expressions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from flax_linattn.data.files.text_files import LineReader
 DIGITS = 10
 OPERATIONS = ("[MIN", "[MAX", "[MED", "[FIRST", "[LAST", "[SM")
 LISTOPS_TOKENS = (*map(str, range(DIGITS)), *OPERATIONS, "]")
-"""The tokens by their numbers: digits, operations, the end of a list."""
+"""Names of the tokens by index: digits, operations, the end of a list."""
 
 MIN, MAX, MED, FIRST, LAST, SM = range(DIGITS, DIGITS + len(OPERATIONS))
 END = DIGITS + len(OPERATIONS)
@@ -23,7 +23,7 @@ _NUMBERS = {name: number for number, name in enumerate(LISTOPS_TOKENS)} | {"X": 
 
 
 def apply_operation(operation: int, values: Sequence[int]) -> int:
-    """The value of a list, a digit.
+    """Evaluates an operation on the values of a list; returns a digit.
 
     The median of an even number of values is the mean of the middle two, rounded down, as in Long
     Range Arena and in Nangia and Bowman's files; see ``GrownListOps`` for TaylorShift's.
@@ -44,7 +44,7 @@ def apply_operation(operation: int, values: Sequence[int]) -> int:
 
 
 def evaluate_listops(tokens: ArrayLike) -> int:
-    """The value of an expression, a digit, from tokens int [T], indices into ``LISTOPS_TOKENS``.
+    """Evaluates an expression of tokens int [T], indices into ``LISTOPS_TOKENS``, to a digit.
 
     Raises:
         ValueError: If ``tokens`` are not one complete expression; the message names the place.
@@ -78,7 +78,7 @@ def evaluate_listops(tokens: ArrayLike) -> int:
 
 
 def parse_listops(text: str) -> NDArray[np.int32]:
-    """The tokens of an expression as text, int32 [T]; round brackets, which say nothing, go.
+    """Parses the text of an expression to tokens, int32 [T]; parentheses are ignored.
 
     Raises:
         ValueError: If ``text`` holds another token.
@@ -95,17 +95,17 @@ def parse_listops(text: str) -> NDArray[np.int32]:
 
 
 class Expressions(NamedTuple):
-    """Tokens int32 [T] of each expression of a file, and their values int32 [N]."""
+    """Expressions of a file: tokens int32 [T] of each expression, and values int32 [N]."""
 
     tokens: tuple[NDArray[np.int32], ...]
     labels: NDArray[np.int32]
 
 
 def read_listops(path: str | Path) -> Expressions:
-    """Reads a file of a label, a tab and an expression a line (.gz and .xz too).
+    """Reads a file with a label, a tab and an expression per line (also .gz and .xz).
 
-    The official files of Nangia and Bowman, and those of Long Range Arena, whose first line names
-    the columns (the expression first).
+    This is the format of Nangia and Bowman's official files. Long Range Arena's files, whose first
+    line names the columns (the expression first), are read as well.
 
     Raises:
         DataFormatError: If a line is not a row of the format, or its label is not the value of its

@@ -1,4 +1,4 @@
-"""ListOps by two rules: Long Range Arena's by rejection, and TaylorShift's of an exact length."""
+"""ListOps generators: Long Range Arena's, by rejection, and TaylorShift's, of exact length."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from flax_linattn.data.generators.listops.expressions import (
 
 
 class GeneratedListOps(abc.ABC):
-    """Generated expressions, see ``data.GeneratedBatches``; their classes are the values."""
+    """Generator of expressions for ``data.GeneratedBatches``; the labels are the values."""
 
     num_classes = DIGITS
 
@@ -32,15 +32,15 @@ class GeneratedListOps(abc.ABC):
         """Generates a batch of expressions and their values.
 
         Returns:
-            "tokens", int32 ``[rows, T]``; "mask", bool ``[rows, T]``, False at the padding behind;
-            "labels", int32 ``[rows]``, the values.
+            "tokens", int32 ``[rows, T]``; "mask", bool ``[rows, T]``, False at the padding at the
+            end; "labels", int32 ``[rows]``, the values.
         """
 
 
 class RandomIntegers:
-    """Integers one by one, for loops that NumPy cannot take over.
+    """Random integers one by one, for loops that cannot be vectorized.
 
-    They come from a buffer of a generator's: a call of it for each one is slow.
+    They come from a buffer, because a call of the NumPy generator for each integer is slow.
     """
 
     def __init__(self, rng: np.random.Generator) -> None:
@@ -48,30 +48,30 @@ class RandomIntegers:
         self._left: list[float] = []
 
     def below(self, bound: int) -> int:
-        """An integer from 0 to ``bound - 1``, each as likely; to 53 bits."""
+        """Samples an integer from 0 to ``bound - 1`` uniformly, with 53 bits of precision."""
         if not self._left:
             self._left = self._rng.random(4096).tolist()
         return int(self._left.pop() * bound)
 
 
 LRA_OPERATIONS = (MIN, MAX, MED, SM)
-"""Those of Long Range Arena."""
+"""Operations of Long Range Arena."""
 
 
 @dataclass(frozen=True)
 class SampledListOps(GeneratedListOps):
-    """Random expressions whose length is between two bounds, by rejection sampling.
+    """Generator of expressions with lengths between two bounds, by rejection sampling.
 
     A value is a list with probability ``list_probability`` while lists may be deeper, else a digit;
     a list has 2 to ``max_arguments`` values and one of four operations.
 
     Source: Y. Tay et al., "Long Range Arena" (2021), ``listops.py`` of its public code, which keeps
-    lengths from 501 to 1,999. It never keeps an expression twice, which drawn ones of hundreds of
-    tokens never are.
+        lengths from 501 to 1,999. It removes duplicates, which do not occur among random
+        expressions of hundreds of tokens.
 
     Attributes:
-        min_length: Tokens of an expression, at least.
-        max_length: Maximum length of an expression; batches are padded to it.
+        min_length: Minimum number of tokens of an expression.
+        max_length: Maximum number of tokens of an expression; batches are padded to it.
         max_depth: Lists in lists, the outermost one among them.
         max_arguments: Values of a list, at least 2.
         list_probability: Probability that a value that may be a list is one.
@@ -153,31 +153,30 @@ class SampledListOps(GeneratedListOps):
 
 
 MAX_ATTEMPTS = 1000
-"""Expressions that are begun for one that has the length."""
+"""Maximum number of attempts for an expression of the required length."""
 
 MIN_LENGTH = 4
-"""Tokens of a list of two digits."""
+"""Number of tokens of a list of two digits."""
 
 
 @dataclass(frozen=True)
 class GrownListOps(GeneratedListOps):
-    """Expressions of one length a batch, which grow until they have it.
+    """Generator of expressions that grow to an exact length, one length per batch.
 
-    An expression begins as a list of digits; then a digit, any but those of the deepest lists,
-    turns into a list of digits, again and again while five tokens are left; at last digits join
-    lists that have room. There are six operations; the median of an even number of values is the
-    upper one.
+    An expression starts as a list of digits. While five tokens are left, a random digit, except in
+    the deepest lists, is replaced by a list of digits; finally, digits are added to lists that have
+    room. There are six operations; the median of an even number of values is the upper one.
 
-    Source: T. Nauen et al., "TaylorShift" (2024), ``ListOps`` of its public code, which draws each
-    batch's length from 500 to 2,000; the order of its random numbers is not that of ours.
+    Source: T. Nauen et al., "TaylorShift" (2024), ``ListOps`` of its public code, which samples the
+        length of each batch from 500 to 2,000. It uses random numbers in another order.
 
     Attributes:
-        min_length: Least tokens of an expression.
-        max_length: Most; the length of a batch is drawn between the two.
+        min_length: Minimum number of tokens of an expression.
+        max_length: Maximum number of tokens; the length of a batch is sampled between the two.
         max_depth: Lists in lists, the outermost one among them.
         max_arguments: Values of a list, at least 2.
-        multiple_of: Batches are padded to a multiple of so many tokens, so that few programs are
-            compiled.
+        multiple_of: Batches are padded to a multiple of this number, which limits the number of
+            compiled programs.
 
     Raises:
         OptionError: If a number is out of range, or no expression can have that length.
@@ -243,7 +242,7 @@ class GrownListOps(GeneratedListOps):
         )
 
     def _grown(self, randoms: RandomIntegers, length: int) -> list[Any] | None:
-        """A tree of ``length`` tokens; a list is an operation and its values; None if it is full.
+        """Grows a tree of ``length`` tokens, lists of an operation and values; None if it is full.
 
         A value is a digit or a list.
         """
@@ -281,7 +280,7 @@ class GrownListOps(GeneratedListOps):
 
 
 def _write(node: list[Any], tokens: list[int]) -> int:
-    """Writes a list and what is in it behind the tokens; returns its value."""
+    """Appends a list and its content to the tokens; returns its value."""
     operation = node[0]
     tokens.append(operation)
     values = []

@@ -1,4 +1,4 @@
-"""Point processes of known likelihood: sampled, scored and fitted, in NumPy with float64."""
+"""Point processes of known likelihood: sampling, scoring and fitting in NumPy float64."""
 
 from flax_linattn.data.generators.processes.event_types import (
     IndependentEventTypes,

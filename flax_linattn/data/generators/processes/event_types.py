@@ -23,7 +23,7 @@ def event_type_frequencies(events: EventSequences) -> NDArray[np.float64]:
         events: Events, of which n are forecast.
 
     Returns:
-        Float64 [M], of sum 1.
+        Frequencies, float64 [M], which sum to 1.
 
     Example:
         >>> event_types = (np.array([0, 0], np.int32),)
@@ -37,7 +37,7 @@ def event_type_frequencies(events: EventSequences) -> NDArray[np.float64]:
 
 
 def probabilities(name: str, values: ArrayLike) -> NDArray[np.float64]:
-    """Returns probabilities as float64 [K], of sum 1; refuses what is none."""
+    """Validates probabilities; returns them as float64 [K], normalized to sum 1."""
     array = np.asarray(values, np.float64)
     good = array.ndim == 1 and array.size > 0 and bool((array >= 0).all())
     if not good or not abs(array.sum() - 1) < 1e-6:
@@ -49,17 +49,17 @@ def probabilities(name: str, values: ArrayLike) -> NDArray[np.float64]:
 
 
 def log(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Natural logarithm; that of 0 is -inf, as the impossible may well be asked for."""
+    """Natural logarithm without a warning for 0, which gives -inf."""
     with np.errstate(divide="ignore"):
         return np.log(values)
 
 
 class IndependentEventTypes(Process):
-    """A process of times, whose events have independent event types.
+    """Process of times with independent event types.
 
     Args:
         process: Process of the times, with one event type.
-        type_probabilities: Float64 [M], of sum 1.
+        type_probabilities: Probabilities of the event types, float64 [M], which sum to 1.
 
     Raises:
         ValueError: If the process has event types of its own, or the probabilities are invalid.
@@ -88,10 +88,10 @@ class IndependentEventTypes(Process):
 
         Args:
             events: Events of any number of event types.
-            fit: Fits the process of the times, such as ``HawkesProcess.fit``.
+            fit: Function that fits the process of the times, such as ``HawkesProcess.fit``.
 
         Raises:
-            ValueError: As ``fit`` of the process.
+            ValueError: If ``fit`` of the process refuses the events.
         """
         return cls(fit(_without_types(events)), event_type_frequencies(events))
 

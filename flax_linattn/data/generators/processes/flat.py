@@ -1,4 +1,4 @@
-"""Events of all sequences as arrays: one behind the other, or step by step."""
+"""Events of all sequences as arrays: concatenated, or grouped by step."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ class Flat:
     """All n forecast events of N sequences.
 
     Attributes:
-        owner: The sequence of each, int64 [n].
-        before: The time of the event before, or of the begin, float64 [n].
+        owner: Index of the sequence of each event, int64 [n].
+        before: Time of the previous event, or of the start, float64 [n].
         times: Times, float64 [n].
         gaps: Gaps, float64 [n].
         event_types: Event types, int32 [n].
-        last: The time of the last event of each sequence, float64 [N].
+        last: Time of the last event of each sequence, float64 [N].
         ends: Ends of the observation, float64 [N].
     """
 
@@ -35,12 +35,12 @@ class Flat:
 
     @property
     def rest(self) -> NDArray[np.float64]:
-        """Times from the last event to the end, float64 [N]."""
+        """Time from the last event to the end of each sequence, float64 [N]."""
         return self.ends - self.last
 
     @property
     def exposure(self) -> float:
-        """All the time in which events were waited for."""
+        """Total waiting time for forecast events."""
         return float(self.gaps.sum() + self.rest.sum())
 
     def sums(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -85,7 +85,7 @@ def flatten(events: EventSequences, num_event_types: int | None = None) -> Flat:
 
 
 def check_num_event_types(events: EventSequences, num_event_types: int) -> None:
-    """Refuses events of another number of event types."""
+    """Raises an error for another number of event types."""
     if len(events.event_type_names) != num_event_types:
         raise ValueError(
             f"{events.name}: expected as many event types as the process has, {num_event_types}, "
@@ -95,7 +95,7 @@ def check_num_event_types(events: EventSequences, num_event_types: int) -> None:
 
 
 def some_forecast(flat: Flat, name: str) -> None:
-    """Refuses events that nothing can be fitted to: none is forecast, or all are at one moment."""
+    """Raises an error if no event is forecast, or all events are simultaneous."""
     if not flat.gaps.size:
         raise ValueError(
             f"{name}: expected events to fit to, but none is forecast; give longer sequences, or "
@@ -107,22 +107,23 @@ def some_forecast(flat: Flat, name: str) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Steps:
-    """All n events of N sequences: the first of every sequence, then the second, and so on.
+    """All n events of N sequences: the first of each sequence, then the second, and so on.
 
-    The sequences are rows, the longest first; so a step concerns the first rows alone.
+    Rows are sequences, the longest first, so a step concerns only the first rows.
 
     Attributes:
-        bounds: Where each step begins, and the last one ends, int64 [L + 1].
-        gaps: Since the event before or the begin, float64 [n]; 0 for a first event without begin.
+        bounds: Index of the first event of each step, and the end, int64 [L + 1].
+        gaps: Time since the previous event or the start, float64 [n]; 0 for a first event without a
+            start.
         event_types: Event types, int64 [n].
-        forecast: Whether the event is, and not given, bool [n].
-        heads: From each event to the last one that is given, float64 [n]; 0 for those behind it.
-        tails: From each event to the end of its sequence, float64 [n].
-        owner: The sequence of each event, int64 [n].
-        place: Of each event among all, where one sequence stands behind the other, int64 [n].
-        rank: The sequence of each row, int64 [N].
-        rest: From the last event to the end of each sequence, float64 [N].
-        exposure: All the time in which forecast events were waited for.
+        forecast: Whether each event is forecast (not given), bool [n].
+        heads: Time from each event to the last given event, float64 [n]; 0 for later events.
+        tails: Time from each event to the end of its sequence, float64 [n].
+        owner: Index of the sequence of each event, int64 [n].
+        place: Index of each event in the concatenated sequences, int64 [n].
+        rank: Index of the sequence of each row, int64 [N].
+        rest: Time from the last event to the end of each sequence, float64 [N].
+        exposure: Total waiting time for forecast events.
     """
 
     bounds: NDArray[np.int64]

@@ -1,4 +1,4 @@
-"""Events that excite others."""
+"""The Hawkes process, whose events excite further events."""
 
 from __future__ import annotations
 
@@ -31,15 +31,16 @@ class HawkesProcess(Process):
 
     Sources: A. G. Hawkes, "Spectra of some self-exciting and mutually exciting point processes"
     (1971); A. G. Hawkes, D. Oakes, "A cluster process representation of a self-exciting process"
-    (1974), by which it is drawn, exactly; Y. Ogata, "On Lewis' simulation method for point
-    processes" (1981); T. Ozaki, "Maximum likelihood estimation of Hawkes' self-exciting point
-    processes" (1979), whose recursion gives the likelihood in O(n M); Y. Ogata, "Statistical models
-    for earthquake occurrences and residual analysis for point processes" (1988), for ``rescaled``.
+    (1974), for exact sampling; Y. Ogata, "On Lewis' simulation method for point processes" (1981);
+    T. Ozaki, "Maximum likelihood estimation of Hawkes' self-exciting point processes" (1979), whose
+    recursion gives the likelihood in O(n M); Y. Ogata, "Statistical models for earthquake
+    occurrences and residual analysis for point processes" (1988), for ``rescaled``.
 
     Args:
-        base: Events of each event type in a unit of time that nothing excites, float64 [M].
-        excitation: Float64 [M, M], of the excited event type and the exciting one.
-        decay: 1 / the mean time to an excited event.
+        base: Rate of spontaneous events of each type, per unit of time, float64 [M].
+        excitation: Expected number of directly excited events, by excited and exciting event type,
+            float64 [M, M].
+        decay: Inverse of the mean time to an excited event.
 
     Raises:
         OptionError: If a number is negative or not finite, the base is all 0, the decay is 0, or
@@ -83,24 +84,25 @@ class HawkesProcess(Process):
     ) -> HawkesProcess:
         """Fits all parameters by maximum likelihood, by L-BFGS with exact gradients.
 
-        One event more of each type is counted, at the base rate; so no base rate is 0, and every
-        type has a probability above 0 at any time. A type that never occurs excites nothing.
+        One additional event of each type is counted, at the base rate, so no base rate is 0, and
+        every type has a positive probability at any time. A type that never occurs excites nothing.
 
-        The best of three decays to start from is found on some of the sequences. The decay stays
-        between 1 / the longest observation and 1 / ``resolution``: were events at one time free to
-        excite each other at once, the likelihood would have no bound.
+        The best of three initial decays is found on a part of the sequences. The decay stays
+        between 1 / (the longest observation) and 1 / ``resolution``: if simultaneous events could
+        excite each other instantly, the likelihood would be unbounded.
 
-        The time grows with the number of events times that of event types, and with the events of
-        the longest sequence: about 0.1 ms for each and iteration. ``EventSequences.cut`` shortens;
-        with a history of some events, nearly all that excites a piece is still seen.
+        The computing time grows with the product of the numbers of events and event types, and with
+        the length of the longest sequence: about 0.1 ms for each event of it and iteration.
+        ``EventSequences.cut`` shortens sequences; with a history of some events, pieces still
+        include nearly all of the excitation.
 
         Args:
             events: Events of at most ``MAX_EVENT_TYPES`` event types.
             resolution: Minimum gap in units of time. Default: the smallest gap above 0.
-            max_iterations: After which the search ends, converged or not.
+            max_iterations: Maximum number of iterations; the search ends there, converged or not.
 
         Returns:
-            The process. Its spectral radius may be 1 or more, and it cannot be drawn from then.
+            The process. If its spectral radius is 1 or more, it cannot be sampled.
 
         Raises:
             ValueError: If there are more than 100 event types, no event is forecast, all are at one
@@ -120,17 +122,18 @@ class HawkesProcess(Process):
 
     @property
     def spectral_radius(self) -> float:
-        """Of the excitation; from 1 on, the events that one excites may never end."""
+        """Spectral radius of the excitation; at 1 or more, a cascade of events may never end."""
         return float(np.abs(np.linalg.eigvals(self.excitation)).max())
 
     def sample(
         self, num_sequences: int, end: float, *, seed: int, begin: float = 0.0
     ) -> EventSequences:
-        """Samples independent sequences; there is no excitation before the begin.
+        """Samples independent sequences, without excitation from before the start.
 
         Raises:
-            OptionError: If the spectral radius is 1 or more, or as ``Process.sample``.
-            ValueError: As ``Process.sample``.
+            OptionError: If the spectral radius is 1 or more, or an argument is out of range; see
+                ``Process.sample``.
+            ValueError: If a sequence had no events 1,000 times in a row.
         """
         check_window(begin, end)
         if not self.spectral_radius < 1:
@@ -190,14 +193,14 @@ class HawkesProcess(Process):
     def _integral(
         self, history: NDArray[np.float64], spans: NDArray[np.float64]
     ) -> NDArray[np.float64]:
-        """Events to be expected in these spans, without new excitement."""
+        """Expected number of events in time spans, without new excitation."""
         excited = history @ self.excitation.sum(axis=0)
         return self.base.sum() * spans - excited * np.expm1(-self.decay * spans)
 
     def _follow(self, steps: Steps) -> tuple[NDArray[np.float64], ...]:
-        """Of each event: rate of all event types and of its own, integral since the one before.
+        """Computes each event's total rate, the rate of its type, and the integral of its gap.
 
-        And, of each row, the decayed number of events of each type, after its last event.
+        Also returns the decayed number of events of each type after the last event of each row.
         """
         total, own, integral = (np.empty(len(steps.gaps)) for _ in range(3))
         history = np.zeros((len(steps.rank), self.num_event_types))
@@ -217,7 +220,7 @@ class HawkesProcess(Process):
 def _first_above(
     shares: NDArray[np.float64], columns: NDArray[np.int64], thresholds: NDArray[np.float64]
 ) -> NDArray[np.int64]:
-    """The first row of each column whose share is above the threshold, int64 [n]."""
+    """Returns the first row of each column whose fraction exceeds the threshold, int64 [n]."""
     rows = np.empty(len(columns), np.int64)
     for column in np.unique(columns):
         own = columns == column

@@ -62,9 +62,9 @@ def fit_hawkes(events: EventSequences, resolution: float | None, max_iterations:
 class Search:
     """L-BFGS for the parameters, from a start.
 
-    It moves the square roots of base and excitation, each in units of the events that it explains:
-    all then have much the same curvature, as counts of Poisson have under the square root, and
-    none can be negative. The decay is moved by its logarithm.
+    The parameters are the square roots of base and excitation, each in units of the events that it
+    explains. All then have similar curvature, as Poisson counts have under the square root, and
+    none can be negative. The decay is parameterized by its logarithm.
 
     Args:
         events: Events to fit.
@@ -82,7 +82,7 @@ class Search:
         self.excitation_unit = self.number / np.maximum(counts, 1)  # of the exciting event type
 
     def run(self, start: Parameters, max_iterations: int) -> tuple[Parameters, float]:
-        """Returns the best parameters, and the mean of what is minimised there."""
+        """Returns the best parameters, and the minimum of the objective."""
         M = self.num_event_types
         base, excitation, decay = start
         x = np.concatenate(
@@ -94,7 +94,7 @@ class Search:
         )
         low, high = np.log(self.bounds)
         result = optimize.minimize(
-            self.minimised,
+            self.minimized,
             x,
             jac=True,
             method="L-BFGS-B",
@@ -105,14 +105,14 @@ class Search:
         return self.parameters(result.x), float(result.fun)
 
     def parameters(self, x: NDArray[np.float64]) -> Parameters:
-        """What a point [M + M * M + 1] of the search stands for."""
+        """Converts a point [M + M * M + 1] of the search to parameters."""
         M = self.num_event_types
         excitation = x[M:-1].reshape(M, M) ** 2 * self.excitation_unit
         decay = float(np.clip(np.exp(x[-1]), *self.bounds))
         return x[:M] ** 2 * self.base_unit, excitation, decay
 
-    def minimised(self, x: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
-        """Minus the mean log likelihood, with one event more of each type, and its gradient."""
+    def minimized(self, x: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+        """Negative mean log likelihood, with one additional event per type, and its gradient."""
         M = self.num_event_types
         base, excitation, decay = self.parameters(x)
         # A base rate of 0 has no logarithm; a point on the way may come there.
@@ -186,6 +186,6 @@ def log_likelihood_and_gradient(
 
 
 def _some(events: EventSequences) -> EventSequences:
-    """Every so-many-th sequence, of about 20,000 events together."""
+    """Selects evenly spaced sequences with about 20,000 events in total."""
     every = max(1, events.num_events // _FEW)
     return events.select(range(0, len(events), every))

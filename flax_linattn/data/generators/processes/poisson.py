@@ -1,4 +1,4 @@
-"""Events that depend on nothing, at a constant rate, or at one that follows a sine of time."""
+"""Poisson processes with a constant rate, or with a sinusoidal rate."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ class PoissonProcess(Process):
     """The homogeneous Poisson process: exponential gaps and independent event types.
 
     Args:
-        rates: Events of each event type in a unit of time, float64 [M], none below 0, some above.
+        rates: Rate of each event type per unit of time, float64 [M], nonnegative, with a positive
+            sum.
 
     Raises:
         OptionError: If a rate is negative or not finite, or all are 0.
@@ -42,15 +43,15 @@ class PoissonProcess(Process):
 
     def __init__(self, rates: ArrayLike) -> None:
         self.rates = check_rates("rates", rates)
-        """Events of each event type in a unit of time, float64 [M]."""
+        """Rate of each event type per unit of time, float64 [M]."""
 
     @classmethod
     def fit(cls, events: EventSequences) -> PoissonProcess:
         """Fits the rate of all events by maximum likelihood: events divided by the time observed.
 
-        ``event_type_frequencies`` divides it among the event types: one event more of each is
-        counted, so no rate is 0. Given events do not count, nor does the time up to the last of
-        them.
+        ``event_type_frequencies`` distributes the rate over the event types: one additional event
+        of each type is counted, so no rate is 0. Given events do not count, and neither does the
+        time up to the last given event.
 
         Raises:
             ValueError: If no event is forecast, or all are at one time.
@@ -65,7 +66,7 @@ class PoissonProcess(Process):
 
     @property
     def rate(self) -> float:
-        """Events of all event types in a unit of time."""
+        """Rate of all event types per unit of time."""
         return float(self.rates.sum())
 
     def sample(
@@ -100,7 +101,7 @@ class PoissonProcess(Process):
 
 
 def check_rates(name: str, values: ArrayLike) -> NDArray[np.float64]:
-    """Returns rates as float64 [M]; refuses what is none."""
+    """Validates rates; returns them as float64 [M]."""
     array = np.asarray(values, np.float64)
     good = array.ndim == 1 and bool(np.isfinite(array).all()) and bool((array >= 0).all())
     if not good or not array.sum() > 0:
@@ -115,14 +116,15 @@ def check_rates(name: str, values: ArrayLike) -> NDArray[np.float64]:
 class SinePoisson(Process):
     """The Poisson process of rate ``mean * (1 + amplitude * sin(2 pi t / period + phase))``.
 
-    Its events have no event types; ``IndependentEventTypes`` adds some. They are drawn by thinning.
+    Its events have no event types; ``IndependentEventTypes`` adds them. Events are sampled by
+    thinning.
 
     Source: P. A. W. Lewis, G. S. Shedler, "Simulation of nonhomogeneous Poisson processes by
     thinning" (1979).
 
     Args:
-        mean: Events in a unit of time, over whole periods.
-        amplitude: Amplitude of the sine, from -1 to 1. At 1 the rate drops to 0 once in a period.
+        mean: Mean rate per unit of time, over whole periods.
+        amplitude: Amplitude of the sine, from -1 to 1. At 1 the rate drops to 0 once per period.
         period: Period in units of time.
         phase: Phase at time 0 in radians.
 
@@ -156,14 +158,14 @@ class SinePoisson(Process):
         return 1
 
     def rate(self, times: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Events in a unit of time at these times, float64 of their shape."""
+        """Rate per unit of time at the given times, float64 of the same shape."""
         sine = np.sin(2 * np.pi * times / self.period + self.phase)
         return self.mean * (1 + self.amplitude * sine)
 
     def integral(
         self, begins: NDArray[np.float64], ends: NDArray[np.float64]
     ) -> NDArray[np.float64]:
-        """Events to be expected from the begins to the ends, float64 of their shape."""
+        """Expected number of events from starts to ends, float64 of the same shape."""
         span = ends - begins
         middle = 2 * np.pi * (begins + span / 2) / self.period + self.phase
         # cos(a) - cos(b) as a product: the difference would lose the digits of a small span.
@@ -202,12 +204,13 @@ class SinePoisson(Process):
 
 
 SIN = SinePoisson(mean=1.0, amplitude=1.0, period=4 * math.pi)
-"""The process of the set "Sin" of "Attention as an RNN" (Feng et al. 2024), as far as it is known.
+"""Process of the data set "Sin" in "Attention as an RNN" (Feng et al., 2024).
 
-Appendix C.2 of the paper says that it is a sine with a period of 4 pi on [0, 32 pi]. The mean and
-the amplitude are not given. Here both are 1, the phase is 0: 32 pi, about 100, events are expected
-of a sequence, and the rate is 1 + sin(t / 2). So numbers on it are not those of the paper.
+Appendix C.2 of the paper says that it is a sine with a period of 4 pi on [0, 32 pi]. The paper does
+not give the mean and the amplitude. Here both are 1, and the phase is 0: the rate is 1 + sin(t /
+2), and a sequence has 32 pi, about 100, expected events. Results are therefore not comparable with
+those of the paper.
 """
 
 SIN_END = 32 * math.pi
-"""When a sequence of "Sin" ends; it begins at 0."""
+"""End of the observation of a sequence of "Sin", which starts at 0."""

@@ -1,4 +1,4 @@
-"""The protocol of point processes, and how their sequences are sampled."""
+"""Protocol of point processes, and sampling of sequences."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from flax_linattn.data.events import SINGLE_EVENT_TYPE, EventSequences
 class LogLikelihood(NamedTuple):
     """Log-likelihoods of event sequences, in nats; times are in the unit of the file.
 
-    If all times are multiplied by c, ``time`` of a process fitted again is less by ``log(c)`` for
-    each event that is forecast; the others stay.
+    If all times are multiplied by c, ``time`` of a refitted process decreases by ``log(c)`` per
+    forecast event; the other fields do not change.
 
     Attributes:
-        time: Sums over the forecast events of the log density of the gap before each, given all
-            that came before, float64 [N].
-        event_type: Sums of the log probability of each event's type, given its time and all events
-            before, float64 [N].
+        time: Sum over the forecast events of the log density of the gap before the event, given all
+            earlier events, float64 [N].
+        event_type: Sum of the log probability of each event's type, given its time and all earlier
+            events, float64 [N].
         survival: Log probability of no event from the last one to the end, float64 [N].
 
     Example:
@@ -52,10 +52,10 @@ class Process(Protocol):
     ) -> EventSequences:
         """Samples independent sequences, each observed from ``begin`` to ``end``.
 
-        Nothing is before the begin. A sequence without events, which ``EventSequences`` cannot
-        hold, is sampled again. So the density of a sample is that of ``log_likelihood`` divided
-        by the probability of any event at all: by 1 - 2e-9 where 20 events are expected of a
-        Poisson process. Choose an end so late that this does not matter.
+        No events precede the start. A sequence without events, which ``EventSequences`` cannot
+        hold, is sampled again. So the density of a sample is that of ``log_likelihood`` divided by
+        the probability of at least one event, which is 1 - 2e-9 for a Poisson process with 20
+        expected events. Choose ``end`` so that this does not matter.
 
         Args:
             num_sequences: Number N of sequences.
@@ -72,17 +72,17 @@ class Process(Protocol):
     def log_likelihood(self, events: EventSequences) -> LogLikelihood:
         """Exact log likelihood of each sequence, in float64.
 
-        Events that are given are not scored, but are part of the history, as is the time up to the
-        last of them. Where no begin is known, nothing was before the first event.
+        Given events, and the time up to the last of them, are history and not scored. If the start
+        is unknown, no event precedes the first one.
 
         Raises:
             ValueError: If the events have another number of event types.
         """
 
     def rescaled(self, events: EventSequences) -> tuple[NDArray[np.float64], ...]:
-        """The integrated rate over the gap before each forecast event, float64 [n] a sequence.
+        """Integrates the rate over the gap before each forecast event, float64 [n] per sequence.
 
-        Under the true process these are independent, and exponential with mean 1.
+        Under the true process, the integrals are independent and exponential with mean 1.
 
         Raises:
             ValueError: If the events have another number of event types.
@@ -147,13 +147,13 @@ def sample_sequences(
 
 
 def check_window(begin: float, end: float) -> None:
-    """Refuses an observation that does not end after its begin, or lasts for ever."""
+    """Raises an error unless the observation ends after its start, at a finite time."""
     if not (np.isfinite(begin) and np.isfinite(end) and begin < end):
         raise OptionError(f"end must be a time after begin, got {begin} to {end}.", "end", "begin")
 
 
 def check_expected(expected: float) -> None:
-    """Refuses to sample more than ``MAX_EVENTS``."""
+    """Raises an error if more than ``MAX_EVENTS`` are expected."""
     if not expected <= MAX_EVENTS:
         raise OptionError(
             f"at most {MAX_EVENTS:,} events can be sampled at once, but {expected:,.0f} "

@@ -31,9 +31,9 @@ from flax_linattn.data.generators.processes.process import (
 )
 
 FLOOR = 0.01
-"""Smallest deviation that is fitted, in standard deviations of all logarithms.
+"""Minimum fitted std of a component, in standard deviations of all logarithms.
 
-Gaps that repeat exactly would else have a component of their own, of infinite density.
+Without a minimum, repeated gaps would get their own component of infinite density.
 """
 
 _STARTS = 3  # one from quantiles, the others from values at random
@@ -43,7 +43,7 @@ _MIN_GAIN = 1e-6  # of the mean log density, in one step
 
 
 Mixture = tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]
-"""Weights of sum 1, means and deviations of the logarithms, each float64 [K]."""
+"""Weights, which sum to 1, and means and stds of the logarithms, each float64 [K]."""
 
 
 def log_density(values: NDArray[np.float64], mixture: Mixture) -> NDArray[np.float64]:
@@ -53,7 +53,7 @@ def log_density(values: NDArray[np.float64], mixture: Mixture) -> NDArray[np.flo
 
 
 def log_survival(values: NDArray[np.float64], mixture: Mixture) -> NDArray[np.float64]:
-    """Log probability [n] of more than a value, which may be 0, exact far out in the tails."""
+    """Log probability [n] of exceeding values, which may be 0; exact far out in the tails."""
     weights, means, deviations = mixture
     z = (log(values) - means[:, None]) / deviations[:, None]
     tails = np.logaddexp.reduce(log(weights)[:, None] + special.log_ndtr(-z), axis=0)
@@ -61,12 +61,12 @@ def log_survival(values: NDArray[np.float64], mixture: Mixture) -> NDArray[np.fl
 
 
 def fit_mixture(values: NDArray[np.float64], num_components: int, seed: int) -> Mixture:
-    """Fits a mixture of log-normal distributions by expectation maximisation.
+    """Fits a mixture of log-normal distributions by expectation maximization.
 
-    Three starts, from quantiles and from values at random, are compared on at most 20,000 of the
-    values, drawn at random. The best is then followed on all, until the mean log density gains less
-    than 1e-6 in a step, for at most 500 steps. A deviation is at least ``FLOOR`` standard
-    deviations of all logarithms; 0.01 if all are the same.
+    Three initializations, from quantiles and from random values, are compared on a random sample of
+    at most 20,000 values. The best one is continued on all values until the mean log density
+    improves by less than 1e-6 in a step, for at most 500 steps. A component's standard deviation is
+    at least ``FLOOR`` standard deviations of all logarithms; 0.01 if all are equal.
     """
     rng = np.random.default_rng(seed)
     logs = np.log(values)
@@ -93,7 +93,7 @@ def _start(
 
 
 def _follow(logs: NDArray[np.float64], start: Mixture, floor: float) -> tuple[Mixture, float]:
-    """Where a start leads to, and the mean log density of the logarithms there."""
+    """Iterates from an initialization; returns the mixture and its mean log density."""
     x, counts = np.unique(logs, return_counts=True)
     mixture, before = start, -np.inf
     for _ in range(_MAX_STEPS):
@@ -107,10 +107,10 @@ def _follow(logs: NDArray[np.float64], start: Mixture, floor: float) -> tuple[Mi
 def em_step(
     x: NDArray[np.float64], counts: NDArray[np.int64], mixture: Mixture, floor: float
 ) -> tuple[Mixture, float]:
-    """One step of expectation maximisation, with deviations from a floor on.
+    """Performs one step of expectation maximization, with a minimum for the stds.
 
-    ``counts`` say how often each of the logarithms x occurs. Returns the next mixture, and the mean
-    log density of the logarithms under the one before.
+    ``counts`` are the numbers of repeats of the logarithms x. Returns the next mixture, and the
+    mean log density of the logarithms under the previous one.
     """
     _, means, deviations = mixture
     shares = _log_joint(x, mixture)
@@ -131,7 +131,7 @@ def em_step(
 
 
 def _log_joint(logs: NDArray[np.float64], mixture: Mixture) -> NDArray[np.float64]:
-    """Of component and logarithm, [K, n]."""
+    """Joint log density of component and logarithm, [K, n]."""
     weights, means, deviations = mixture
     z = (logs - means[:, None]) / deviations[:, None]
     return (log(weights / deviations) - 0.5 * np.log(2 * np.pi))[:, None] - 0.5 * z * z
@@ -143,7 +143,7 @@ _BLOCK = 2_000_000  # gaps that are sampled at once
 class RenewalProcess(Process):
     """Renewal process: independent gaps from a log-normal mixture, independent event types.
 
-    The begin of a sequence counts as an event: the first gap is one like the others.
+    The start of a sequence counts as an event: the first gap has the same distribution.
 
     Source of the mixture: O. Shchur, M. Bilos, S. Guennemann, "Intensity-free learning of temporal
     point processes" (2020), where it also depends on the history.
@@ -152,9 +152,9 @@ class RenewalProcess(Process):
         weights: Weights of the components, float64 [K], which sum to 1.
         means: Means of the logarithms of the gaps, float64 [K].
         deviations: Standard deviations of the logarithms of the gaps, float64 [K], above 0.
-        type_probabilities: Float64 [M], of sum 1.
-        resolution: A gap before an event that is below it counts as it, when scored; in units of
-            time. None refuses gaps of 0, where the density is not defined.
+        type_probabilities: Probabilities of the event types, float64 [M], which sum to 1.
+        resolution: Minimum gap in units of time, which replaces shorter gaps when scoring. None
+            raises an error for gaps of 0, where the density is undefined.
 
     Raises:
         ValueError: If shapes do not match, or a value is out of range.
@@ -204,18 +204,19 @@ class RenewalProcess(Process):
         seed: int = 0,
         resolution: float | None = None,
     ) -> RenewalProcess:
-        """Fits the mixture to the logarithms of the gaps, by expectation maximisation.
+        """Fits the mixture to the logarithms of the gaps, by expectation maximization.
 
         Only gaps that end with an event count; the times from the last event to the end do not. No
-        deviation is below 0.01 standard deviations of the logarithms of all gaps: gaps that repeat
-        exactly have no infinite density. The event types have their ``event_type_frequencies``.
+        component's standard deviation is below 0.01 standard deviations of the logarithms of all
+        gaps, so that repeated gaps do not get infinite density. The event types have their
+        ``event_type_frequencies``.
 
         Args:
             events: Events, of which n are forecast.
             num_components: Number K of components.
             seed: Random seed of the initial values.
-            resolution: A gap below it counts as it, here and when the process scores; in units of
-                time. None takes the smallest gap above 0.
+            resolution: Minimum gap in units of time, which replaces shorter gaps here and when
+                scoring. Default: the smallest gap above 0.
 
         Raises:
             ValueError: If no event is forecast, all gaps are 0, or a number is out of range.
@@ -271,7 +272,7 @@ class RenewalProcess(Process):
         )
 
     def log_likelihood(self, events: EventSequences) -> LogLikelihood:
-        """Exact log likelihood of each sequence, in float64, as every ``Process`` has.
+        """Computes the exact log likelihood of each sequence in float64; see ``Process``.
 
         Raises:
             ValueError: If the events have another number of event types, or a gap is 0 and there is

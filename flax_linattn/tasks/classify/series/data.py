@@ -90,7 +90,7 @@ class SeriesSource(FileSource[ClassifyConfig, ClassifySpec, data.TimeSeriesDatas
         files: Training and test series as given; other series have missing values interpolated.
 
     Raises:
-        ValueError: The classes are too small for a validation part.
+        ValueError: If the classes are too small for a validation part.
     """
 
     def __init__(

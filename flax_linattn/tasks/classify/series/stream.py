@@ -46,7 +46,7 @@ class ClassifyStream(ClassStream[NDArray[np.float64]]):
             Default: the longest sequence in the data of the run.
 
     Raises:
-        ValueError: The model cannot stream, or an option is out of range.
+        ValueError: If the model cannot stream, or an option is out of range.
     """
 
     record_attributes = ("_last",)
@@ -72,7 +72,7 @@ class ClassifyStream(ClassStream[NDArray[np.float64]]):
         """Returns the test sequence that the options name, if any.
 
         Raises:
-            ValueError: The sequence does not exist.
+            ValueError: If the sequence does not exist.
         """
         index = self._sequence
         if index is None:
@@ -92,7 +92,7 @@ class ClassifyStream(ClassStream[NDArray[np.float64]]):
         """Processes an observation; None begins a new sequence, and predicts nothing.
 
         Raises:
-            ValueError: A sequence is longer than the model can take, or a value is out of range.
+            ValueError: If a sequence is longer than the model supports, or a value is out of range.
         """
         prediction = super().step(observation)
         self._last = self._mean if observation is None else self._fill_missing(observation)

@@ -181,7 +181,7 @@ def predict_proba(run: Run, dataset: data.TimeSeriesDataset) -> NDArray[np.float
         dataset: Sequences with the channels of the run, in their order; labels are ignored.
 
     Raises:
-        ValueError: The number of channels differs, or a sequence is too long for the model.
+        ValueError: If the number of channels differs, or a sequence is too long for the model.
     """
     return predict_probabilities(run.model, _unlabeled(run, dataset), ClassifyTask.compute_logits)
 

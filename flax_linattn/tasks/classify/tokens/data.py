@@ -25,10 +25,10 @@ from flax_linattn.data.generators.listops import (
     read_listops,
 )
 from flax_linattn.data.generators.pathfinder import Pathfinder
-from flax_linattn.data.images import LabelledImages
+from flax_linattn.data.images import LabeledImages
 from flax_linattn.data.images.decode import is_image
 from flax_linattn.data.texts import (
-    LabelledTexts,
+    LabeledTexts,
     PackedTextBatches,
     TextBatches,
     load_texts,
@@ -111,7 +111,7 @@ def _read_bytes(line: str) -> bytes:
     return line.encode("utf-8", "surrogateescape")
 
 
-def _read_grey(line: str) -> Iterator[int]:
+def _read_gray(line: str) -> Iterator[int]:
     for text in line.replace(",", " ").split():
         if not (text.isascii() and text.isdigit() and len(text) < 4 and int(text) < 256):
             raise ValueError(f"expected gray values, integers from 0 to 255, got {quote(text)}.")
@@ -123,7 +123,7 @@ ALPHABETS = {
     for alphabet in (
         Alphabet("listops", len(LISTOPS_TOKENS), lambda line: parse_listops(line).tolist()),
         Alphabet("bytes", 256, _read_bytes, (ord("\n"),), comments=False),
-        Alphabet("grey", 256, _read_grey),
+        Alphabet("gray", 256, _read_gray),
     )
 }
 """Alphabets by name."""
@@ -241,7 +241,7 @@ class GeneratedTokens(TokenSource):
         self._num_lengths = 1 if num_runs > 1 else NUM_LENGTHS
         task = self._task(1)
         if isinstance(task, Pathfinder):
-            self.alphabet, self.classes = ALPHABETS["grey"], PATHFINDER_CLASSES
+            self.alphabet, self.classes = ALPHABETS["gray"], PATHFINDER_CLASSES
             self.max_length = task.size**2
             self._lengths = str(task.size**2)
         else:
@@ -293,13 +293,13 @@ class GeneratedTokens(TokenSource):
         return describe_generated(self.name, config.data, what)
 
 
-class PixelTokens(TreeSource[SequenceConfig, SequenceSpec, LabelledImages], TokenSource):
+class PixelTokens(TreeSource[SequenceConfig, SequenceSpec, LabeledImages], TokenSource):
     """Images as sequences of pixels, row by row; a gray value is a token."""
 
-    alphabet = ALPHABETS["grey"]
+    alphabet = ALPHABETS["gray"]
 
     def __init__(self, options: SequenceData) -> None:
-        train, test = (part.grey() for part in read_images(options.path, options.image_size))
+        train, test = (part.gray() for part in read_images(options.path, options.image_size))
         options.refuse(LENGTH_OPTIONS, "images", "data")
         super().__init__(options.data_name, train, test, options, images_checksum(train, test))
         height, width, _ = train.image_shape
@@ -307,7 +307,7 @@ class PixelTokens(TreeSource[SequenceConfig, SequenceSpec, LabelledImages], Toke
 
     def part_batches(
         self,
-        part: LabelledImages,
+        part: LabeledImages,
         config: SequenceConfig,
         data_spec: SequenceSpec,
         sequence_shards: int,
@@ -332,7 +332,7 @@ class PixelTokens(TreeSource[SequenceConfig, SequenceSpec, LabelledImages], Toke
         )
 
 
-class TextTokens(TreeSource[SequenceConfig, SequenceSpec, LabelledTexts], TokenSource):
+class TextTokens(TreeSource[SequenceConfig, SequenceSpec, LabeledTexts], TokenSource):
     """Texts in one folder per class, such as aclImdb; a byte is a token."""
 
     alphabet = ALPHABETS["bytes"]
@@ -350,7 +350,7 @@ class TextTokens(TreeSource[SequenceConfig, SequenceSpec, LabelledTexts], TokenS
 
     def part_batches(
         self,
-        part: LabelledTexts,
+        part: LabeledTexts,
         config: SequenceConfig,
         data_spec: SequenceSpec,
         sequence_shards: int,
@@ -373,7 +373,7 @@ class TextTokens(TreeSource[SequenceConfig, SequenceSpec, LabelledTexts], TokenS
         )
 
     def _lengths(
-        self, texts: LabelledTexts, config: SequenceConfig, sequence_shards: int
+        self, texts: LabeledTexts, config: SequenceConfig, sequence_shards: int
     ) -> tuple[int, ...] | None:
         """Lengths that long texts are padded to; None pads to the maximum length alone."""
         max_length = config.data.max_length
@@ -397,7 +397,7 @@ def expression_batches(path: Path, config: SequenceConfig, data_spec: SequenceSp
     """Makes test batches of the ListOps expressions of a file."""
     expressions = read_listops(path)
     texts = tuple(tokens.astype(np.uint8).tobytes() for tokens in expressions.tokens)
-    labeled = LabelledTexts(str(path), data_spec.classes, expressions.labels, texts)
+    labeled = LabeledTexts(str(path), data_spec.classes, expressions.labels, texts)
     longest = int(labeled.lengths.max())
     if config.model.position == "learned" and longest > data_spec.max_length:
         raise ValueError(

@@ -18,7 +18,7 @@ from flax_linattn import models, training
 from flax_linattn.checks import OptionError
 from flax_linattn.data.files.file_tree import ARCHIVES
 from flax_linattn.data.sets.catalog import IMAGES, TEXTS, Entry
-from flax_linattn.data.texts import LabelledTexts, TextBatches, taylorshift_bytes
+from flax_linattn.data.texts import LabeledTexts, TextBatches, taylorshift_bytes
 from flax_linattn.tasks.classify.baselines import (
     BaselinePredictions,
     Vectors,
@@ -93,7 +93,7 @@ class SequenceTask(SourceTask[SequenceConfig, SequenceSpec]):
     StreamOptions = SequenceStreamOptions
     presets: ClassVar[Mapping[str, Any]] = PRESETS
     kinds = (TEXTS, IMAGES)
-    baseline_names = ("constant", "first_token", "naive_bayes", "nearest_neighbour", "ridge")
+    baseline_names = ("constant", "first_token", "naive_bayes", "nearest_neighbor", "ridge")
 
     def options_for(self, entry: Entry, files: Sequence[Path]) -> dict[str, Any]:
         """Returns the folder of the files as an option, by its name in ``FETCHED`` if any."""
@@ -204,7 +204,7 @@ class SequenceTask(SourceTask[SequenceConfig, SequenceSpec]):
     def test_baselines(self, run: Run, batches: training.BatchSource) -> dict[str, Any]:
         """Tests the most frequent class, naive Bayes and the first token; pixels as images."""
         data_spec = run.data_spec
-        if data_spec.letters == "grey":
+        if data_spec.letters == "gray":
             return super().test_baselines(run, batches)
         sequences, labels = zip(*iterate_sequences(batches), strict=True)
         sizes = data_spec.alphabet.num_tokens, len(data_spec.classes)
@@ -277,7 +277,7 @@ def _line_batches(run: Run, file: Path) -> training.BatchSource:
             f"expected sequences of tokens in {file}, got an empty file.", "test_file"
         )
     lengths = [len(text) for text in texts]
-    if data_spec.letters == "grey" and set(lengths) != {data_spec.max_length}:
+    if data_spec.letters == "gray" and set(lengths) != {data_spec.max_length}:
         raise OptionError(
             f"expected {data_spec.max_length:,} gray values per image in {file}, got "
             f"{min(lengths):,} to {max(lengths):,}; separate images by a blank line.",
@@ -297,7 +297,7 @@ def _line_batches(run: Run, file: Path) -> training.BatchSource:
     if options.as_python:
         texts = tuple(map(taylorshift_bytes, texts))
     return TextBatches(
-        LabelledTexts(str(file), data_spec.classes, np.zeros(len(texts), np.int32), texts),
+        LabeledTexts(str(file), data_spec.classes, np.zeros(len(texts), np.int32), texts),
         min(run.config.fit.batch_size, len(texts)),
         max_length=options.max_length if is_cut else max(lengths),
         seed=None,

@@ -68,9 +68,9 @@ def test_gradient_of_the_search():
     """Through its square roots and units, one event more of each type included."""
     search = Search(some_events(2), bounds=(0.01, 100.0))
     x = np.array([0.5, 0.3, 0.4, 0.2, 0.7, 0.1, 0.2])
-    _, gradient = search.minimised(x)
+    _, gradient = search.minimized(x)
     differences = [
-        (search.minimised(x + 1e-6 * unit)[0] - search.minimised(x - 1e-6 * unit)[0]) / 2e-6
+        (search.minimized(x + 1e-6 * unit)[0] - search.minimized(x - 1e-6 * unit)[0]) / 2e-6
         for unit in np.eye(len(x))
     ]
     assert_allclose(gradient, differences, rtol=1e-6, atol=1e-8)
@@ -184,7 +184,7 @@ def test_density_and_survival_of_mixtures():
 
 
 @given(st.integers(0, 10**6), st.integers(1, 4))
-def test_expectation_maximisation_never_loses(seed, K):
+def test_expectation_maximization_never_loses(seed, K):
     rng = np.random.default_rng(seed)
     x, counts = np.unique(rng.normal(size=30).round(1), return_counts=True)
     weights = rng.dirichlet(np.ones(K))

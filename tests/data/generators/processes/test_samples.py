@@ -37,7 +37,7 @@ def test_rescaled_gaps_are_exponential(process):
     assert rescaled.size > 3000
     first = rescaled[:3000]  # what the end cuts off is short of long gaps
     assert stats.kstest(first, "expon").pvalue > LEAST
-    # They are independent, too: neighbours are uncorrelated.
+    # They are independent, too: neighbors are uncorrelated.
     ranks = stats.spearmanr(first[:-1], first[1:])
     assert ranks.pvalue > LEAST
 
@@ -165,7 +165,7 @@ def test_times_stay_within_their_bounds():
 
 
 def test_drawn_events_have_the_largest_likelihood_where_they_are_from():
-    """The mean log likelihood is larger under the true process than under its neighbours."""
+    """The mean log likelihood is larger under the true process than under its neighbors."""
     events = HAWKES.sample(200, end=50.0, seed=0)
     true = HAWKES.log_likelihood(events)
     for other in (
