@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import os
 import shutil
 import sys
@@ -34,6 +35,8 @@ FOLDER = "arrays"
 
 MIN_FREE_BYTES = 1 << 16
 """Bytes that Orbax needs in addition to the arrays."""
+MAX_EXTRA_BYTES = 2**26
+"""Maximum size of Orbax's own files, in addition to twice the arrays."""
 JSON_FORMAT = 2
 """Format number of ``write_json``."""
 MAX_JSON_BYTES = 2**27
@@ -146,11 +149,27 @@ def check_files(path: Path, manifest: Manifest) -> None:
     notice every damage.
     """
     _check_manifest(path, manifest)
+    _check_size(path, manifest)
     checksums = _checksums(path / FOLDER)
     damaged = [name for name, crc in manifest["files"].items() if checksums.get(name) != crc]
     if damaged:
         raise CorruptCheckpointError(
             f"The checkpoint {path} is damaged: {FOLDER}/{damaged[0]} is missing or has changed."
+        )
+
+
+def _check_size(path: Path, manifest: Manifest) -> None:
+    """Raises ``CorruptCheckpointError`` if the files are far larger than their arrays.
+
+    A sparse file of terabytes takes no space, and its checksum would take hours.
+    """
+    shapes = [_parse(x) for arrays in manifest["arrays"].values() for x in arrays.values()]
+    arrays = sum(math.prod(shape) * dtype.itemsize for shape, dtype in shapes)
+    files = sum(file.stat().st_size for file in (path / FOLDER).rglob("*") if file.is_file())
+    if files > 2 * arrays + MAX_EXTRA_BYTES:
+        raise CorruptCheckpointError(
+            f"The checkpoint {path} is damaged: {FOLDER} has {files:,} bytes for arrays of "
+            f"{arrays:,} bytes."
         )
 
 

@@ -284,6 +284,13 @@ def test_load_best_with_the_best_damaged(run_dir):
         load_best(Net(), run_dir)
 
 
+def test_a_sparse_file_is_refused_before_it_is_read(run_dir):
+    path = list_checkpoints(run_dir)[-1].path
+    os.truncate(next(file for file in (path / "arrays").rglob("*") if file.is_file()), 2**40)
+    with pytest.raises(CorruptCheckpointError, match=r"arrays has 1,099,\d{3},\d{3},\d{3} bytes"):
+        load_checkpoint(Net(), path)
+
+
 def test_another_format_is_refused(run_dir):
     for checkpoint in list_checkpoints(run_dir):
         file = checkpoint.path / "progress.json"
