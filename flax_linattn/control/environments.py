@@ -131,7 +131,7 @@ def make_environments(
         try:
             with _quiet_models(spec), warnings.catch_warnings():
                 # A warning about environments that cannot render; an error follows below.
-                warnings.filterwarnings("ignore", ".*initialized with render_mode")
+                warnings.filterwarnings("ignore", ".*initiali.ed with render_mode")
                 for _ in range(num_envs):
                     envs.append(gymnasium.make(name, disable_env_checker=True, **options))
                     made.callback(envs[-1].close)
