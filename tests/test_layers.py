@@ -114,12 +114,12 @@ def test_options_of_layers_are_declared_once():
 TESTS = Path(__file__).parent
 
 BUDGETS = {
-    "lines of the package": 68_590,
+    "lines of the package": 68_609,
     "files of the package": 360,
     "files of fewer than 60 lines in the package": 47,
     "lines of tasks": 15_841,
     "lines of data": 14_049,
-    "lines of tests": 52_886,
+    "lines of tests": 52_893,
     "methods of Task": 13,
 }
 """What may stand in the tree. Whoever needs more raises a number here and says in the commit why;
