@@ -129,12 +129,14 @@ def attend_by_group(
         y, state = attend(q, parameters)
         return y, state if has_state else None
     q = q.reshape(*q.shape[:-2], key_heads, heads // key_heads, q.shape[-1])
+    # In front, because JAX 0.10 takes the mapped axis of primal_only's outputs to be there.
+    q = jnp.moveaxis(q, -2, 0)
     parameters, axes = split_groups(parameters, heads, key_heads)
 
     def outputs(q: Array, parameters: Parameters) -> Array:
         return attend(q, parameters)[0]
 
-    y = jax.vmap(outputs, in_axes=(-2, axes), out_axes=-2)(q, parameters)
+    y = jax.vmap(outputs, in_axes=(0, axes), out_axes=-2)(q, parameters)
     y = y.reshape(*y.shape[:-3], heads, y.shape[-1])
     if not has_state:
         return y, None
@@ -144,7 +146,7 @@ def attend_by_group(
         name: x if axes[name] is None else jnp.take(x, 0, axis=axes[name])
         for name, x in parameters.items()
     }
-    return y, attend(q[..., 0, :], first)[1]
+    return y, attend(q[0], first)[1]
 
 
 def zero_queries(q: Array, query_mask: Array | None) -> Array:
