@@ -114,7 +114,7 @@ def test_options_of_layers_are_declared_once():
 TESTS = Path(__file__).parent
 
 BUDGETS = {
-    "lines of the package": 68_611,
+    "lines of the package": 68_603,
     "files of the package": 360,
     "files of fewer than 60 lines in the package": 47,
     "lines of tasks": 15_841,

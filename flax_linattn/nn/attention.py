@@ -316,20 +316,17 @@ class Attention(ProjectedAttention):
         # keys and values are added up before they meet that of the residual, padded or not.
         x = zero_padding(x, call.mask)
         parts = [projection(x) for projection in self._qkv_projections]
-        if self.short_convolution is None:
-            q, k, v = self._split(x, parts, call.positions)
-            call = call.replace(pair_inputs=self._pair_inputs(k, call))
-            y, state = self._attend(q, k, v, x, call, query_mask=call.mask)
-            return self._project_out(y, x), state
-        before, state = _convolution_state(call.state)
-        parts, window = self.short_convolution.map(
-            parts, before, call.mask, _packed_segments(call, state)
-        )
+        window = None
+        if self.short_convolution is not None:
+            before, state = _convolution_state(call.state)
+            call = call.replace(state=state)
+            parts, window = self.short_convolution.map(
+                parts, before, call.mask, _packed_segments(call, state)
+            )
         q, k, v = self._split(x, parts, call.positions)
-        call = call.replace(state=state)
         call = call.replace(pair_inputs=self._pair_inputs(k, call))
         y, after = self._attend(q, k, v, x, call, query_mask=call.mask)
-        return self._project_out(y, x), ShortConvState(window, after)
+        return self._project_out(y, x), after if window is None else ShortConvState(window, after)
 
     @property
     def _qkv_projections(self) -> list[nnx.Linear]:
@@ -413,10 +410,7 @@ class Attention(ProjectedAttention):
                 "does not contain; call the layer with context instead."
             )
         context = zero_padding(context, mask)
-        return Context(
-            *self._keys_and_values(context),
-            mask,
-        )
+        return Context(*self._keys_and_values(context), mask)
 
     @automatic(2)
     def attend_to(self, x: Features, context: Context, *, mask: Mask | None = None) -> Features:
@@ -507,15 +501,13 @@ class Attention(ProjectedAttention):
         if self.position is not None and positions is None:
             raise ValueError(_POSITIONS)
         parts = [projection(x) for projection in self._qkv_projections]
-        if self.short_convolution is None:
-            inputs = self._step_inputs(state, pair_mask, bias)
-            y, after = self._attend_step(*self._split(x, parts, positions), x, state, mask, inputs)
-            return self._project_out(y, x), after
-        window, state = _convolution_state(state)
-        parts, window = self.short_convolution.step(parts, cast(Array, window), mask)
+        window = None
+        if self.short_convolution is not None:
+            window, state = _convolution_state(state)
+            parts, window = self.short_convolution.step(parts, cast(Array, window), mask)
         inputs = self._step_inputs(state, pair_mask, bias)
         y, after = self._attend_step(*self._split(x, parts, positions), x, state, mask, inputs)
-        return self._project_out(y, x), ShortConvState(window, after)
+        return self._project_out(y, x), after if window is None else ShortConvState(window, after)
 
     def _check_step(self) -> None:
         if self.is_causal is False:

@@ -257,11 +257,7 @@ class CacheMechanism(Mechanism):
         before = jnp.zeros(k.shape[0], jnp.int32) if cache is None else cache.next_position
         segments = masks.find_packed_segments(segment_ids, mask, carried)
         own = _positions(new, segments, before)
-        if cache is None:
-            return Positions(own, own)
-        slots = jnp.arange(cache.capacity, dtype=jnp.int32)
-        slots = jnp.broadcast_to(slots, (k.shape[0], cache.capacity))
-        return Positions(own, jnp.concatenate([slots, own], axis=1))
+        return _follow_slots(own, 0 if cache is None else cache.capacity)
 
     def _init_state(self, sizes: StateSizes) -> KVCache:
         self._check_capacity(sizes.max_length)
@@ -310,9 +306,7 @@ class CacheMechanism(Mechanism):
                 per_token,
             )
 
-        slots = jnp.broadcast_to(jnp.arange(cached, dtype=jnp.int32), (batch, cached))
-        own = _positions(new, call.segments, cache.length)
-        positions = Positions(own, jnp.concatenate([slots, own], axis=1))
+        positions = _follow_slots(_positions(new, call.segments, cache.length), cached)
         # Cached tokens belong to segment 0, which the call continues.
         key_segment = jnp.pad(segment_index, ((0, 0), (cached, 0)))
         visibility = masks.Visibility(
@@ -518,6 +512,12 @@ def _cached_per_token(cache: KVCache) -> Parameters:
 def _take_slot(x: Array, index: Array) -> Array:
     """Converts [B, L, ...] to [B, 1, ...] at one slot of each sequence, clipped to the cache."""
     return gather_time(x, jnp.clip(index, 0, x.shape[1] - 1)[:, None])
+
+
+def _follow_slots(own: Array, cached: int) -> Positions:
+    """Returns the positions of new tokens [B, T], with keys after the slots of a cache."""
+    slots = jnp.broadcast_to(jnp.arange(cached, dtype=jnp.int32), (own.shape[0], cached))
+    return Positions(own, jnp.concatenate([slots, own], axis=1))
 
 
 def _positions(real: Array, segments: masks.Segments | None, before: Array) -> Array:
