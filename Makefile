@@ -34,6 +34,7 @@ demo: $(VENV)/.base  ## train Aaren on Japanese Vowels, evaluate it, and stream 
 		--run $(RUN) $(if $(wildcard $(RUN)/checkpoints),--resume)
 	$(COMMAND) evaluate $(RUN)
 	$(COMMAND) stream $(RUN) --sequence 157 --figure $(RUN)/stream.png
+	@echo "Next: activate the environment by '. $(BIN)/activate', then read docs/quickstart.md or 'flax-linattn --help'."
 
 accelerator:  ## run all checks and measurements on a GPU or TPU; continues after an interruption
 	@extra=$$($(PYTHON) experiments/accelerator/machine.py) \

@@ -42,10 +42,12 @@ extensions = [
     "sphinx.ext.napoleon",
     "sphinx.ext.viewcode",
 ]
-exclude_patterns = ["_build", "_ext", "notebooks"]
+exclude_patterns = ["_build", "_ext", "_static", "notebooks"]
 
 html_theme = "furo"
 html_title = f"flax-linattn {release}"
+html_static_path = ["_static"]
+html_css_files = ["wide.css"]
 
 myst_enable_extensions = ["amsmath", "colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 3

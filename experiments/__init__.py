@@ -1,5 +1,6 @@
-"""The papers' experiments: one folder a kind of figure or table.
+"""Experiments of the papers, one folder for each kind of figure or table.
 
-A module with an ``EXPERIMENT`` is one of them: a ``measured.Measured``, whose rows are timed or
-counted, or a ``tables.Table`` of trained runs. Its command, its page and ``report`` come with it.
+A module with an ``EXPERIMENT`` is an experiment: a ``measured.Measured``, whose rows are timed or
+counted, or a ``tables.Table`` of trained runs. The description provides its command and its page,
+and includes it in ``experiments.report``.
 """

@@ -1,14 +1,15 @@
-"""What the tables' models have to beat, on the same data: simple methods, and published ones.
+"""Baselines of the tables on the same data: simple methods and published classifiers.
 
     FLAX_LINATTN_DATA=FOLDER python -m experiments.baselines
 
-computes what is missing in baselines.json: for each row of the forecasting tables the last value,
-the last season and a ridge; for each classification data set the most frequent class, the nearest
-neighbor, a ridge, and, with the extras "plots" and "baselines", MiniRocket and Hydra thrice.
+This command computes what is missing in baselines.json. Forecasting tables get the last value, the
+last season and a ridge for each row. Classification tables get, for each data set, the most
+frequent class, the nearest neighbor, a ridge, and, with the extras "plots" and "baselines",
+MiniRocket and Hydra with three seeds.
 
-A classifier sees all of the official training file, prepared as by a run of seed 0: each channel
-standardized by the four fifths that such a run learns from, sequences of unequal length padded by
-zeros to the longest. Nothing is selected on test data.
+A classifier is fitted on the whole official training file, prepared as for a run of seed 0: each
+channel is standardized by the four fifths of the file on which such a run trains, and shorter
+sequences are padded with zeros to the longest. Nothing is selected on test data.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class Job(NamedTuple):
     Attributes:
         table: the name of its module, or that of all classification tables.
         row: its name there.
-        columns: those that it gives.
+        columns: columns that it fills.
         seed: what is random follows it.
         compute: gives the report of each column.
     """
@@ -130,7 +131,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = command.parser("experiments.baselines", about, RESULTS.parent)
     parser.add_argument("--rows", default="", help="only rows that contain this text")
     parser.add_argument("--columns", default="", help="only columns that contain this text")
-    parser.add_argument("--again", action="store_true", help="those that are stored, too")
+    parser.add_argument("--again", action="store_true", help="also run what is stored")
     options = parser.parse_args(arguments)
     stored = options.output / RESULTS.name
     made = provenance("FLAX_LINATTN_DATA=FOLDER python -m experiments.baselines") | _versions()

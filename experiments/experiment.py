@@ -1,4 +1,4 @@
-"""What every experiment has: sizes, stored results, a page, and a command."""
+"""The base of every experiment: sizes, stored results, a page and a command."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Experiment(abc.ABC):
         """Runs the command of the experiment."""
         scales = list(self.sizes)
         parser = command.parser(self.module, self.about, self.folder, scales, self.usual_scale)
-        parser.add_argument("--render", action="store_true", help="only write the page anew")
+        parser.add_argument("--render", action="store_true", help="only write the page again")
         for flag, settings in self.flags().items():
             parser.add_argument(flag, **settings)
         options = vars(parser.parse_args(arguments))

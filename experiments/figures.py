@@ -1,4 +1,4 @@
-"""Figures of tables: a dot for each seed, and the published number."""
+"""Figures of tables, with a dot for each seed and the published number."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tables of findings: what the stored runs say, in a minute.
+"""Tables of findings: a summary of the stored runs that takes a minute to read.
 
 python -m experiments.report
 """

@@ -1,4 +1,4 @@
-"""What numbers of a few seeds say: means, intervals and verdicts."""
+"""Means, confidence intervals and verdicts from the numbers of a few seeds."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Margins within which two models count as comparable: stated before the runs that test them.
+"""Margins within which two models count as comparable, stated before the runs that test them.
 
-A margin is not moved to meet a result. Runs that were known before it, or whose code is older, do
-not test it: verdicts are of the others.
+A margin is never adjusted to a result. Runs that were known before the margin, or whose code is
+older, do not test it: verdicts use the other runs.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Experiments whose rows are measured one by one."""
+"""Experiments whose rows are measured one at a time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The options of trained runs: the one place that makes and reads a task's configuration."""
+"""Options of trained runs: the only module that creates and reads the configuration of a task."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pages: tables, and the facts that belong to them."""
+"""Pages of results: tables, and the metadata of their runs."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""By what ratios and exponents decide: stated before the rows that test them.
+"""Rules by which ratios and exponents are judged, stated before the rows that test them.
 
-Each number comes with its reason and is not moved to meet a result. Rows that are older than
-a rule (``Rule.stated``) do not test it: pages say which.
+Each limit has a stated reason and is never adjusted to a result. Rows that are older than a rule
+(``Rule.stated``) do not test it: pages list them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ STATED = "2026-11-23T17:36:00+00:00"
 """When all that stands here was stated; what is stated later gets a time of its own."""
 
 TIE = 1.5
-"""Times that differ by less may be those of one program: on a machine that others use too, the
+"""Times that differ by less may be of the same program: on a machine that others use too, the
 medians of the same program differ as much from hour to hour, so that less repeats by chance."""
 
 EQUAL = 1.1

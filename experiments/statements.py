@@ -1,4 +1,4 @@
-"""What a paper states of time or memory, with the verdict of our measured rows."""
+"""Statements of a paper on time or memory, with the verdicts of our measured rows."""
 
 from __future__ import annotations
 

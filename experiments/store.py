@@ -1,8 +1,8 @@
 """Results of trained runs, one for each row, column and seed of a table.
 
-Each run has ``made``: the command that makes it again, commit, versions, device, cores and date.
-A file keeps the defaults that were in force and, of each run, what differs from them: an option
-that comes later, or a default that changes, leaves the meaning of what is stored as it was.
+Each run has ``made``: the command that reproduces it, commit, versions, device, cores and date. A
+file stores the defaults at the time of the runs and, for each run, the options that differ from
+them. A new option or a changed default therefore does not change the meaning of stored results.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ class Store:
         except training.NonFiniteLossError as error:
             result["failure"] = str(error)
         jax.clear_caches()
-        if not resume:  # else these are those of its end
+        if not resume:  # else only the end of the run is timed
             result["seconds"] = round(time.perf_counter() - begin, 1)
             result["core_seconds"] = round(time.process_time() - begin_core, 1)
         return result

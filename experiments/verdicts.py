@@ -1,4 +1,4 @@
-"""The words that say whether a statement of a paper is borne out."""
+"""Verdicts on the statements of a paper, in a fixed set of words."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks of arguments, and parts of error messages."""
+"""Checks of arguments, and the error of an invalid option."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 
 from flax_linattn.terminal import escape_controls
+
+__all__ = ["OptionError"]
 
 MAX_INTEGER = 2**32 - 1
 """Maximum of integers that have no smaller maximum."""

@@ -54,6 +54,10 @@ TASKS: dict[str, Entry] = {
         "flax_linattn.tasks.synthetic.task:SyntheticTask",
         "train on synthetic sequence tasks: next symbol, recall, copying",
     ),
+    "text": Entry(
+        "flax_linattn.tasks.text.task:TextTask",
+        "train a language model on your own text (a file, a table, or a folder)",
+    ),
 }
 """The tasks by name; ``register_task`` adds a task of your own."""
 ENTRY_POINTS = "flax_linattn.tasks"

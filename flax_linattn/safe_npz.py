@@ -65,7 +65,7 @@ class ArrayHeader(NamedTuple):
 
 
 class NpzFile:
-    """The arrays of an ``.npz`` file, each read when it is asked for.
+    """The arrays of an ``.npz`` file, each read on access.
 
     Args:
         file: Open for as long as arrays are read.

@@ -12,11 +12,12 @@ import re
 import socket
 import stat
 import sys
+import threading
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 try:
     import fcntl
@@ -27,14 +28,22 @@ __all__ = [
     "LockedError",
     "append_text",
     "atomic_write",
+    "check_json_size",
     "file_lock",
     "make_folder",
     "open_regular",
+    "parse_json",
     "remove_unfinished",
     "sync_file",
     "sync_folder",
     "write_text",
 ]
+
+MAX_JSON_BYTES = 2**25
+"""Maximum size of a JSON file in bytes, enough for a history of 85,000 validations."""
+
+_MAX_JSON_CONTAINERS = 2**20
+"""Maximum number of lists and objects in a JSON file: each may take 200 bytes of memory."""
 
 _UNFINISHED = re.compile(r"(.*)\.[0-9a-f]{8}\.tmp")
 """Names of unfinished files."""
@@ -48,6 +57,10 @@ _NO_WAIT = getattr(os, "O_NONBLOCK", 0)
 
 _HOLDER = b'{"host": '
 """First bytes of a lock file that names its holder."""
+
+
+NOTICE_SECONDS = 1.0
+"""Time after which a process that waits for a lock prints a note."""
 
 
 class LockedError(ValueError):
@@ -89,7 +102,7 @@ def atomic_write(path: str | Path) -> Iterator[BinaryIO]:
         with contextlib.suppress(OSError):
             unfinished.unlink(missing_ok=True)
         if isinstance(error, OSError) and error.filename in (None, str(unfinished)):
-            # Errors of writing name no file, and those of opening the unfinished one.
+            # Errors of writing name no file; errors of opening name the unfinished file.
             raise OSError(error.errno, error.strerror, str(path)) from error
         raise
     sync_file(path.parent)
@@ -153,7 +166,7 @@ def remove_unfinished(path: str | Path) -> None:
     folder, name = (path, None) if path.is_dir() else (path.parent, path.name)
     for unfinished in folder.glob("*.tmp"):
         match = _UNFINISHED.fullmatch(unfinished.name)
-        # A folder of such a name is not one of them, and cannot be unlinked.
+        # A folder with this name is no unfinished file, and cannot be unlinked.
         if match and name in (None, match[1]) and not unfinished.is_dir():
             unfinished.unlink()
 
@@ -170,7 +183,7 @@ def file_lock(path: str | Path, what: str = "", *, wait: bool = False) -> Iterat
         path: Lock file of its own, such as "state.npz.lock" for "state.npz". It is created, names
             the holder, and is not removed.
         what: What is locked, for the message.
-        wait: Wait for the lock instead of raising.
+        wait: Wait for the lock instead of raising, with a note after ``NOTICE_SECONDS``.
 
     Raises:
         LockedError: If the lock is held; the error names the holder.
@@ -230,8 +243,21 @@ def _lock(descriptor: int, path: Path, what: str, wait: bool) -> None:
     if fcntl is None:
         return
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
+        if wait:
+
+            def say() -> None:  # the holder may not have signed before
+                note = f"note: waiting for {what or path}, which another process uses"
+                print(note + _signed(path), file=sys.stderr)
+
+            notice = threading.Timer(NOTICE_SECONDS, say)
+            notice.start()
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+            finally:
+                notice.cancel()
+            return
         raise LockedError(
             f"another process uses {what or path}{_signed(path)}; wait until it ends, "
             "or choose another path."
@@ -279,6 +305,41 @@ def open_regular(path: str | Path) -> BinaryIO:
         return file
     file.close()
     raise OSError(errno.EINVAL, "Not a regular file", str(path))
+
+
+def check_json_size(text: bytes) -> None:
+    """Checks that JSON text is small enough for ``parse_json``.
+
+    Raises:
+        ValueError: If it has too many bytes, or too many lists and objects.
+
+    Example:
+        >>> check_json_size(b"[" * 2_000_000)
+        Traceback (most recent call last):
+        ...
+        ValueError: expected at most 33,554,432 bytes and 1,048,576 lists and objects, got ...
+    """
+    count = text.count(b"[") + text.count(b"{")
+    if len(text) > MAX_JSON_BYTES or count > _MAX_JSON_CONTAINERS:
+        raise ValueError(
+            f"expected at most {MAX_JSON_BYTES:,} bytes and {_MAX_JSON_CONTAINERS:,} lists and "
+            f"objects, got {len(text):,} and {count:,}"
+        )
+
+
+def parse_json(text: bytes) -> Any:
+    """Parses JSON text that may be hostile, in less than 1 GiB of memory.
+
+    Raises:
+        ValueError: If the text is not valid JSON in UTF-8, or too large.
+        RecursionError: If its lists and objects are nested too deeply.
+
+    Example:
+        >>> parse_json(b'{"steps": [1, 2]}')
+        {'steps': [1, 2]}
+    """
+    check_json_size(text)
+    return json.loads(text.decode())
 
 
 def make_folder(path: str | Path) -> None:

@@ -56,6 +56,18 @@ def test_compiled_programs_are_kept_in_a_folder(tmp_path):
     assert [*folder.iterdir()]
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="a function of glibc")
+def test_memory_returns_after_a_long_compilation():
+    code = (
+        "import ctypes, types, jax; from flax_linattn import cli; calls = [];"
+        "ctypes.CDLL = lambda name: types.SimpleNamespace(malloc_trim=calls.append);"
+        "cli._return_compiler_memory();"
+        "jax.jit(lambda x: sum(jax.numpy.sin(x * i) for i in range(999)))(1.0);"
+        "raise SystemExit(not calls)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 @pytest.mark.parametrize("given", ["--compilation-cache={}", "--compilation-cache {}"])
 def test_options_of_all_commands_may_stand_behind_one(given, tmp_path, monkeypatch, capsys):
     kept = []
@@ -95,6 +107,8 @@ def test_misspelt_flags_and_values(capsys):
         (["--mechanism", "aren"], "(--mechanism)"),
         (["--num-heads", "7"], "got --features 128 and --num-heads 7."),
         (["--rotary"], "(--rotary, --mechanism)"),
+        (["--position-bias", "alibi"], "(--position-bias, --mechanism)"),
+        (["--short-conv", "1"], "(--short-conv)"),
         (["--mechanism", "linformer"], "(--mechanism, --no-causal)"),
         (["--validation-fraction", "7"], "(--validation-fraction)"),
         (["--batch-size", "0"], "(--batch-size)"),

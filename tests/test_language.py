@@ -3,7 +3,9 @@ that the field has another word for, do not come back in names and in first line
 """
 
 import ast
+import io
 import re
+import tokenize
 from pathlib import Path
 
 import pytest
@@ -24,7 +26,8 @@ PHRASES = re.compile(
     r"so many|of before|in (its|their) place|what is known|as if (it|they)|beside)\b",
     re.IGNORECASE,
 )
-"""Phrases of first lines of docstrings that a reader has to translate."""
+"""Phrases of docstrings, comments, help texts and messages that a reader has to translate."""
+FROM_SCIKIT_LEARN = "The feature names should match those that were passed during fit.\n"
 MIN_WORDS, MAX_CHARACTERS = 5, 90
 
 
@@ -59,8 +62,6 @@ def faults(path, source):
                     yield "short docstrings", where
                 if len(line) > MAX_CHARACTERS:
                     yield "long first lines", where
-                if PHRASES.search(line):
-                    yield "phrases", where
         elif isinstance(node, ast.arg):
             names = [node.arg]
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
@@ -70,6 +71,23 @@ def faults(path, source):
                 yield kind, f"{path}:{node.lineno} {name}"
 
 
+def phrases(path, source):
+    """(kind, where) of each forbidden phrase in strings and comments."""
+    texts = [
+        (node.lineno, node.value)
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    ]
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            texts.append((token.start[0], token.string))
+    for line, text in texts:
+        if text != FROM_SCIKIT_LEARN:
+            for match in PHRASES.finditer(text):
+                row = line + text.count("\n", 0, match.start())
+                yield "phrases", f"{path}:{row} {match[0]}"
+
+
 def all_faults():
     found = {}
     for root in (PACKAGE, EXPERIMENTS):
@@ -77,6 +95,7 @@ def all_faults():
             path = file.relative_to(root)
             folder = folder_of(path) if root == PACKAGE else "experiments"
             found.setdefault(folder, []).extend(faults(path, file.read_text()))
+            found[folder].extend(phrases(path, file.read_text()))
     return found
 
 

@@ -29,6 +29,7 @@ LAYERS = {
     "inference": {"data", "training", "tasks", "bench", "cli"},
     "tasks": {"estimators", "bench", "cli"},
     "estimators": {"bench", "cli"},
+    "serve": {"data", "training", "tasks", "estimators", "bench", "cli"},
     "bench": {"tasks", "estimators", "cli"},
     "cli": {"estimators"},
 }
@@ -57,7 +58,7 @@ def test_no_flag_below_the_command_line():
     assert flags == []
 
 
-WORDS = {"image", "sequence"}
+WORDS = {"image", "sequence", "text"}
 """Names of tasks that are names of columns and options, too."""
 FACES = {"estimators/forecaster.py": "forecast", "estimators/classifier.py": "classify"}
 """Files outside a task's folder that are that task for Python, as its command is for a shell."""
@@ -114,12 +115,12 @@ def test_options_of_layers_are_declared_once():
 TESTS = Path(__file__).parent
 
 BUDGETS = {
-    "lines of the package": 68_603,
-    "files of the package": 360,
-    "files of fewer than 60 lines in the package": 47,
-    "lines of tasks": 15_841,
-    "lines of data": 14_049,
-    "lines of tests": 52_893,
+    "lines of the package": 75_431,
+    "files of the package": 388,
+    "files of fewer than 60 lines in the package": 48,
+    "lines of tasks": 17_973,
+    "lines of data": 15_127,
+    "lines of tests": 57_909,
     "methods of Task": 13,
 }
 """What may stand in the tree. Whoever needs more raises a number here and says in the commit why;

@@ -86,6 +86,7 @@ def test_interrupting_imports(module):
     assert rest.endswith("interrupted.\n")
 
 
+@pytest.mark.slow
 def test_help_without_docstrings():
     """``python -OO`` removes docstrings, from which help texts are made."""
     texts = [

@@ -1,13 +1,16 @@
 """Directives that print what the registry knows of the mechanisms.
 
-``mechanism-table``: what each can do. ``mechanism-states``: how large its state is.
+``mechanism-table``: the capabilities that the content names; ``:toctree:`` adds the pages.
+``mechanism-states``: how large its state is.
 On a mechanism's page, which is named after it: ``mechanism-facts``, the table at its head, and
 ``mechanism-weights``, the figure of what it attends to.
 """
 
 from pathlib import Path
+from typing import ClassVar
 
 from docutils import nodes
+from docutils.parsers.rst import directives
 from mechanism_facts import DIM, HEADS, LENGTHS, capability_cells, facts, state_cells
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
@@ -18,6 +21,9 @@ from flax_linattn import ops
 class MechanismTable(SphinxDirective):
     """One row for each mechanism; its name links to its page beside this one."""
 
+    has_content = True
+    option_spec: ClassVar = {"toctree": directives.flag}
+
     def run(self) -> list[nodes.Node]:
         """Build the table as Markdown and let the page's own parser read it."""
         names = ops.list_mechanisms()
@@ -27,10 +33,11 @@ class MechanismTable(SphinxDirective):
         without = [name for name in names if not (folder / f"{name}.md").is_file()]
         if without:
             raise self.error(f"{folder} has no page for: {', '.join(without)}")
-        rows = {f"[`{name}`]({name}.md)": capability_cells(name) for name in names}
-        columns = [key.replace("_", " ") for key in next(iter(rows.values()))]
-        lines = table(["mechanism", *columns], [[key, *row.values()] for key, row in rows.items()])
-        lines += ["", "```{toctree}", ":hidden:", "", *names, "```"]
+        columns = " ".join(self.content).split()
+        rows = [[f"[`{name}`]({name}.md)", *capability_cells(name, columns)] for name in names]
+        lines = table(["mechanism", *(column.replace("_", " ") for column in columns)], rows)
+        if "toctree" in self.options:
+            lines += ["", "```{toctree}", ":hidden:", "", *names, "```"]
         return self.parse_text_to_nodes("\n".join(lines))
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
@@ -13,17 +14,10 @@ HEADS, DIM = 8, 64
 LENGTHS = (1_000, 16_000)
 
 
-def capability_cells(name: str) -> dict[str, str]:
-    """Each capability of a mechanism as text: yes or no, or its list."""
+def capability_cells(name: str, columns: Sequence[str]) -> list[str]:
+    """A mark for each of these capabilities of a mechanism."""
     capabilities = ops.get_mechanism(name).capabilities
-    cells = {}
-    for field in dataclasses.fields(capabilities):
-        value = getattr(capabilities, field.name)
-        if isinstance(value, bool):
-            cells[field.name] = "yes" if value else "no"
-        else:
-            cells[field.name] = ", ".join(f"`{item}`" for item in value)
-    return cells
+    return ["✓" if getattr(capabilities, column) else "-" for column in columns]
 
 
 def facts(name: str) -> dict[str, str]:

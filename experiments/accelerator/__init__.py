@@ -2,8 +2,8 @@
 
     python -m experiments.accelerator
 
-It runs ``pieces.PIECES`` in their order, each in a process of its own: checks, the floor of the
-device, attention, the papers' figures at the papers' sizes, streams.
+The command runs ``pieces.PIECES`` in order, each in its own process: checks, the roofline of the
+device, attention, the papers' figures at the papers' sizes, and streams.
 """
 
 import time

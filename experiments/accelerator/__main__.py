@@ -1,4 +1,4 @@
-"""The command: all pieces, as far as the time of a call allows."""
+"""The command that runs all pieces within the time limit of one call."""
 
 from __future__ import annotations
 

@@ -1,10 +1,11 @@
-"""Every form of every mechanism against softmax attention, as XLA and as cuDNN compute it.
+"""Every form of every mechanism compared with softmax attention by XLA and by cuDNN.
 
     python -m experiments.accelerator.attention
 
-One sequence, 8 heads of 64 channels, float32 (cuDNN: bfloat16), causal where the mechanism is; in
-turns in one process. The floor in bandwidth is the time in which the device moves all arguments and
-results once; that in operations, of softmax attention alone, that of its products.
+One sequence, 8 heads of 64 channels, float32 (cuDNN: bfloat16), causal if the mechanism can be. All
+programs are timed in turns in one process. The bandwidth bound is the time in which the device
+moves all arguments and results once. The compute bound, for softmax attention only, is the time of
+its matrix products.
 """
 
 from __future__ import annotations

@@ -1,13 +1,17 @@
-"""The contract of every mechanism on this device, to the tolerances of the tests.
+"""The contract of every mechanism on this device, within the tolerances of the tests.
 
     python -m experiments.accelerator.checks
 
-The checks are those of ``tests/contract``, by its one table of tolerances: the reference against
-the equations in NumPy; the loop of steps against the reference, in float64, so that streams are
-what is computed in parallel; each form against both, from a state on, with padding and segments;
-in float32 against the float64 reference, with normal scores and with scores of +-1e4; in half
-precision. Each compares outputs, states and gradients. An error counts relative to the largest
-magnitude that is expected. Needs pytest (the extra ``accelerator``), and the repository's tests.
+Checks and tolerances are the same as in ``tests/contract``. They compare:
+
+- the reference with the equations in NumPy;
+- the loop of steps with the reference, in float64, so a stream equals the parallel computation;
+- each form with both, from an initial state, with padding and segments;
+- float32 with the float64 reference, with normal scores and with scores of +-1e4;
+- half precision with the float64 reference.
+
+Each compares outputs, states and gradients. Errors are relative to the largest expected magnitude.
+Needs pytest (the extra ``accelerator``) and the tests of the repository.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""What the device can do at best: bytes moved a second, and multiplications.
+"""Peak memory bandwidth and peak matrix-product throughput of the device.
 
     python -m experiments.accelerator.floor
 
-A copy reads and writes an array of float32; a product is of two square matrices. Products of
-float32 by default are TensorFloat-32's on a GPU and bfloat16's on a TPU; "highest" is full
-precision, which this library asks for.
+A copy reads and writes an array of float32. A product multiplies two square matrices. The default
+precision of float32 products is TensorFloat-32 on a GPU and bfloat16 on a TPU; "highest" is full
+precision, which this library requests.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A journal that begins no row for which there is no time left."""
+"""A journal that starts no row that would exceed the time limit."""
 
 from __future__ import annotations
 

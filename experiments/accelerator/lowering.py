@@ -1,9 +1,9 @@
-"""Every program that is measured on an accelerator, lowered for CUDA and TPUs on a machine without.
+"""Lowers every program of the accelerator measurements for CUDA and TPUs, without such a device.
 
     python -m experiments.accelerator --lower
 
-Each piece runs in its smallest size, and every program that it compiles is lowered for both as
-well. What cannot be lowered here says why.
+Each piece runs at its smallest size, and every program that it compiles is also lowered for both
+platforms. Programs that cannot be lowered on this machine are listed with the reason.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which jax this machine wants; imports nothing, for it runs before jax is there.
+"""Finds the JAX version that this machine needs, without importing JAX, which is not yet installed.
 
 python experiments/accelerator/machine.py
 

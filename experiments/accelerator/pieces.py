@@ -1,4 +1,4 @@
-"""What is run on an accelerator, in this order."""
+"""The experiments that run on an accelerator, in this order."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""One piece in this process; the command runs each in a process of its own.
+"""Runs one piece in this process; the command starts a process for each piece.
 
     python -m experiments.accelerator.run NAME --seconds 60 --output FOLDER --scale smallest
 
-Its last line on standard output is JSON: what became of it.
+The last line on standard output is the outcome as JSON.
 """
 
 from __future__ import annotations
@@ -64,7 +64,9 @@ def run(one: Piece, scale: str, folder: Path, seconds: float, *, progress: bool 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("name", nargs="?", help="of the piece; none = only tell the device")
+    parser.add_argument(
+        "name", nargs="?", help="name of the piece; without it only print the device"
+    )
     parser.add_argument("--seconds", type=float, default=600.0)
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--scale", choices=(PAPER, SMALL), default=PAPER)

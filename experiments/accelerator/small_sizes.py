@@ -1,4 +1,4 @@
-"""Sizes of seconds, by experiment: each runs all of its programs on a CPU."""
+"""Sizes at which each experiment runs all of its programs on a CPU in seconds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What may become of a piece."""
+"""Outcomes of a piece: done, more to do, skipped or failed."""
 
 from __future__ import annotations
 

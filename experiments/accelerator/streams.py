@@ -1,9 +1,9 @@
-"""Steps a second of a model as a recurrent network, by the number of rows side by side.
+"""Steps per second of a model as a recurrent network, by batch size.
 
     python -m experiments.accelerator.streams
 
-``Stream.step`` is one program a token, called from Python; ``unroll`` a loop over tokens in one
-program. Caches have room for all tokens of a round.
+``Stream.step`` is one program per token, called from Python; ``unroll`` is a loop over tokens in
+one program. Caches have the capacity for all tokens of a round.
 """
 
 from __future__ import annotations

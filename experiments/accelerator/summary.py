@@ -1,4 +1,4 @@
-"""The first page of a device's results: which pieces are done, on what, by which versions."""
+"""The first page of a device's results: finished pieces, the device and the versions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs pieces one after another, each in a process of its own, within a limit of time."""
+"""Runs the pieces one after another, each in its own process, within a time limit."""
 
 from __future__ import annotations
 

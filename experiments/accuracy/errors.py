@@ -1,12 +1,12 @@
-"""Largest errors of every mechanism, form and dtype against the float64 reference.
+"""Largest errors of every mechanism, form and dtype compared with the float64 reference.
 
     python -m experiments.accuracy.errors
 
-Inputs are normal numbers, and gates as layers first make them, rounded to the dtype; the reference
-computes with the same rounded inputs in float64, over 48 rows spread over the sequence (all rows
-where a mechanism needs the whole sequence, or is a recurrence). An error is the largest difference
-over the largest magnitude of the expected array; gradients are those of a random weighting of the
-compared rows' outputs. Causal where the mechanism is, otherwise not.
+Inputs are normal numbers, and gates of newly initialized layers, rounded to the dtype. The
+reference computes with the same rounded inputs in float64, for 48 rows spread over the sequence
+(all rows if the mechanism needs the whole sequence or is a recurrence). An error is the largest
+difference divided by the largest magnitude of the expected array. Gradients are of a random linear
+combination of the compared outputs. Mechanisms are causal if they can be.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""What the mechanisms attend to, and how well their polynomials do: figures for their pages."""
+"""Attention weights of the mechanisms, and accuracy of their polynomial approximations."""

@@ -1,10 +1,10 @@
-"""What float32 loses of quadratic expressive attention where scores nearly vanish.
+"""Precision that quadratic expressive attention loses in float32 if scores nearly vanish.
 
     python -m experiments.attention.conditioning
 
-A query reads the state of a history of keys; its largest cosine with them is given. The error is
-that of the output in float32 against the reference in float64, relative to the largest output, the
-median over samples, compared with the prediction eps |q|^2 sum |k|^2 / sum z^2.
+A query reads the state of a history of keys whose largest cosine with the query is given. The error
+is that of the float32 output compared with the float64 reference, relative to the largest output:
+the median over samples, compared with the prediction eps |q|^2 sum |k|^2 / sum z^2.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One real sequence as queries, keys and values: the same for every figure and table."""
+"""One real sequence as queries, keys and values, the same for every figure and table."""
 
 from __future__ import annotations
 

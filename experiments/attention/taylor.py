@@ -1,10 +1,10 @@
-"""How well EA-series stands for element-wise attention, by the scale of queries and keys.
+"""Accuracy of EA-series as an approximation of element-wise attention, by the scale of the inputs.
 
     python -m experiments.attention.taylor
 
-Its polynomials compared with e^x (element-wise attention paper, figure 3), and the error of its
-outputs and weights against exact element-wise attention: on normal numbers, and on a real
-sequence (``sequence.py``).
+Its polynomials are compared with e^x (element-wise attention paper, figure 3). The errors of its
+outputs and weights, compared with exact element-wise attention, are measured on normal numbers and
+on a real sequence (``sequence.py``).
 """
 
 from __future__ import annotations

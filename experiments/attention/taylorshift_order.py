@@ -1,8 +1,8 @@
-"""How near TaylorShift of each order comes to softmax of the same scores, by the temperature.
+"""Difference between TaylorShift of each order and softmax of the same scores, by temperature.
 
     python -m experiments.attention.taylorshift_order
 
-Scores are tau cos(q, k), without the factor sqrt(N / d): on normal numbers, and on a real sequence
+Scores are tau cos(q, k), without the factor sqrt(N / d), on normal numbers and on a real sequence
 (``taylor.py``).
 """
 

@@ -2,10 +2,10 @@
 
     python -m experiments.attention.weights [NAME ...]
 
-One figure a mechanism, ``docs/figures/weights-<name>.png``. Queries and keys are random
-projections of a JapaneseVowels test sequence (``sequence.py``), not those of a trained model:
-the figures show what a mechanism makes of given queries and keys, the same for all. Gates, which
-forget or write, are those of a layer before training.
+Each mechanism has one figure, ``docs/figures/weights-<name>.png``. Queries and keys are random
+projections of a JapaneseVowels test sequence (``sequence.py``), not of a trained model: the figures
+compare mechanisms on equal queries and keys. Forget and write gates come from a layer before
+training.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the classification tables share: data sets, protocols, cells and claims."""
+"""Data sets, protocols, cells and claims that the classification tables share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""JapaneseVowels: every mechanism, causal and not, under one protocol and one budget.
+"""Every mechanism on JapaneseVowels, causal and not causal, with one protocol and one budget.
 
 python -m experiments.classification.mechanisms --seeds 3
 """

@@ -1,5 +1,5 @@
-"""Speed and memory: the papers' figures and tables, each by one command.
+"""Speed and memory: the figures and tables of the papers, each by one command.
 
-What is compared with the papers' formulations, written plainly, is ``ratios``; the rest of it is
-``flax-linattn bench`` (``flax_linattn.bench``).
+``ratios`` compares this library with plain implementations of the papers' formulations. The
+comparisons that need no such implementation are in ``flax-linattn bench`` (``flax_linattn.bench``).
 """

@@ -1,9 +1,9 @@
-"""Memory and cumulative time of a token stream: Aaren against key/value-cached softmax.
+"""Memory and cumulative time of a token stream: Aaren compared with key/value-cached softmax.
 
     python -m experiments.efficiency.aaren_stream
 
-Aaren paper, figure 5, and its parameter count (section 4.5). The transformers have the width of
-its offline reinforcement learning and one block, as its parameter count has; the softmax cache
+Aaren paper, figure 5, and its parameter count (section 4.5). The transformers have the width of the
+paper's offline reinforcement learning and one block, as in its parameter count. The softmax cache
 doubles when it is full.
 """
 

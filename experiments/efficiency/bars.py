@@ -1,4 +1,4 @@
-"""What this library demands of itself on two CPU cores.
+"""Requirements on the speed and memory of this library on two CPU cores.
 
 Float32, one sequence, 8 heads of 64 channels.
 """

@@ -1,9 +1,10 @@
-"""End-to-end training of BERT-base's shape: tokens a second and peak memory.
+"""End-to-end training of a model with the shape of BERT-base: tokens per second and peak memory.
 
     python -m experiments.efficiency.bert_training
 
 A whole training step: loss, gradients and AdamW, with bfloat16 computation and float32 parameters
-on an accelerator. All mechanisms see the same tokens a step where they fit, and run in turns.
+on an accelerator. All mechanisms process the same number of tokens per step if these fit in memory,
+and run in turns.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""A step with a key/value cache, against the tokens that it holds and those it has room for.
+"""Time of a step with a key/value cache, by the number of cached tokens and the capacity.
 
     python -m experiments.efficiency.cache
 
-Steps of one row whose caches hold 1,000 tokens, and as many as they have room for, the one that
-comes included. The peer reads all slots at once, as steps did before they went by blocks; a third
-program is our step with a state that the caller keeps, and which is therefore copied. All programs
-of a row run in turns in one process, each with a cache of its own, always at the same length.
+Steps of one sequence with 1,000 tokens in the cache, and with a full cache; the new token is
+included. Each step is compared with a step that reads all slots at once, as steps did before they
+read blocks, and with our step without donation of the state, which copies the state. All programs
+of a row run in turns in one process, each with its own cache, always at the same length.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where one measured curve crosses another."""
+"""The length at which one measured curve crosses another."""
 
 from __future__ import annotations
 

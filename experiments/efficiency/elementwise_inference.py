@@ -2,8 +2,8 @@
 
     python -m experiments.efficiency.elementwise_inference
 
-Element-wise attention paper, figure 5. Every token is one compiled step; SA's key/value cache
-doubles when it is full. Memory is what a step needs, weights and state included.
+Element-wise attention paper, figure 5. Every token is one compiled step. The key/value cache of SA
+doubles when it is full. Memory is that of a step, including weights and state.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The models of the element-wise attention paper's cost runs: BERT-base's shape."""
+"""Models of the element-wise attention paper's efficiency runs, with the shape of BERT-base."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""Training memory, the batch-length curve and throughput of EA-2, EA-6 and self-attention.
+"""Training memory, batch-length curve and throughput of EA-2, EA-6 and self-attention.
 
     python -m experiments.efficiency.elementwise_training
 
-Element-wise attention paper, figure 4. A training step is loss and gradients, without an
-optimizer. Memory is what the compiled step needs, weights and gradients included; the curve is
-the greatest batch that fits a budget, found by compiling alone. Throughput is measured at batches
-along the curve, the models in turns.
+Element-wise attention paper, figure 4. A training step is loss and gradients, without an optimizer.
+Memory is that of the compiled step, including weights and gradients. The curve is the largest batch
+that fits a budget, found by compiling without running. Throughput is measured at batches along the
+curve, with the models in turns.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
-"""Ours against flash-linear-attention's Triton kernels, on a GPU.
+"""This library compared with the Triton kernels of flash-linear-attention, on a GPU.
 
     python -m experiments.efficiency.flash_linear_attention
 
-Needs an NVIDIA GPU, PyTorch for it, and ``pip install fla-core``. Compared is what both libraries
-have: causal linear attention with elu(x) + 1, 64 channels a head, and Taylor features of order 2,
-16 channels a head (the most that their kernel takes). 8 heads, one sequence, float32 (theirs by
-TensorFloat-32), in turns in one process, after a check that both compute the same.
+Needs an NVIDIA GPU, PyTorch for it, and ``pip install fla-core``. The comparison covers what both
+libraries have: causal linear attention with elu(x) + 1, with 64 channels per head, and Taylor
+features of order 2, with 16 channels per head (the maximum of their kernel). 8 heads, one sequence,
+float32 (their kernels by TensorFloat-32), in turns in one process, after a check that both compute
+the same outputs.
 """
 
 from __future__ import annotations

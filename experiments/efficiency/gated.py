@@ -1,11 +1,11 @@
-"""Mechanisms that forget: time, memory, a step and a state, against softmax, linear and a loop.
+"""Gated mechanisms: time, memory, step and state compared with softmax, linear and a scan.
 
     python -m experiments.efficiency.gated
 
-Gates are those of a layer that was just made, with noise (``bench.inputs``). The loop is
-``jax.lax.scan`` over a mechanism's steps, differentiated by jax: what anyone would write. All run
-in turns in one process. Other implementations in JAX need a newer Python than 3.11, or a TPU; those
-of flash-linear-attention a GPU.
+Gates come from a newly initialized layer, with noise (``bench.inputs``). The scan is
+``jax.lax.scan`` over the steps of a mechanism, differentiated by JAX: the straightforward
+implementation. All run in turns in one process. Other implementations in JAX need a newer Python
+than 3.11, or a TPU; the kernels of flash-linear-attention need a GPU.
 """
 
 from __future__ import annotations

@@ -1,17 +1,18 @@
-"""How time and memory grow with the length of a sequence, for every mechanism.
+"""Growth of time and memory with the length of a sequence, for every mechanism.
 
     python -m experiments.efficiency.growth
 
-One sequence, causal where the mechanism can be, forward and with gradients. At each length all
-mechanisms run in turns in one process, with softmax attention as XLA compiles it, and ``linear`` a
-second time, which shows the noise of the machine. A mechanism stops at the first length at which a
-run would pass the budget of time, as extrapolated from the two lengths before it, or its compiled
-program that of memory. Its states after few and after many tokens make steps. Times are those of
-this process on one core (CPU time), which leave out what others do there.
+One sequence, causal if the mechanism can be, forward and with gradients. At each length all
+mechanisms run in turns in one process, with softmax attention as XLA compiles it. ``linear`` runs
+twice, which shows the noise of the machine. A mechanism stops at the first length at which a run
+would exceed the time budget (extrapolated from the previous two lengths) or its compiled program
+the memory budget. Steps are timed from its states after few and after many tokens. Times are CPU
+times of this process on one core, which exclude other processes.
 
 An exponent is the slope of log time over log length in the upper half of the lengths, by least
-squares with each repeat as a row; of memory, which is counted, without an interval. Repeats of one
-length share what else the machine did meanwhile, so that the interval is of this run.
+squares with each repeat as a data point. Memory is counted, so its exponent has no interval.
+Repeats at one length share the load of the machine at that time, so the interval describes this run
+only.
 """
 
 from __future__ import annotations

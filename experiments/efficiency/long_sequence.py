@@ -1,10 +1,10 @@
-"""One sequence of a million tokens through a transformer, split over eight devices.
+"""A transformer on one sequence of a million tokens, split over eight devices.
 
     python -m experiments.efficiency.long_sequence
 
-On a CPU the eight devices are simulated. Memory is a device's own, and communication what arrives
-at it, both read from the compiled programs; times of simulated devices, which share the same cores,
-say nothing about real ones.
+On a CPU the eight devices are simulated. Memory is that of each device, and communication is the
+bytes that each device receives; both are read from the compiled programs. Simulated devices share
+the same cores, so their times say nothing about real devices.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Models as a Flax user writes them, with nnx's own layers: attention, recurrent cells, S5.
 
-All have Time-Series-Library's embedding, a convolution over the values plus sinusoids; classifiers
-its head, too: weights for each position behind a GELU.
+All have the embedding of Time-Series-Library, a convolution over the values plus sinusoids.
+Classifiers also have its head: weights for each position after a GELU.
 """
 
 from __future__ import annotations

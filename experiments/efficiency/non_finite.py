@@ -1,13 +1,15 @@
-"""What causality for NaN and infinity costs: attention with and without the replacement of tokens.
+"""Cost of causality for NaN and infinity: attention with and without the replacement of tokens.
 
     python -m experiments.efficiency.non_finite
 
-The programs without it are the same ones, traced while the functions that replace tokens and mark
-outputs do nothing. Both run in turns in one process, and times are CPU times of the process.
+The programs without replacement are the same programs, traced while the functions that replace
+tokens and mark outputs do nothing. Both run in turns in one process, and times are CPU times of the
+process.
 
-As in a layer, matrices map queries, keys, values and outputs. Without them the only product of
-matrices is that which looks for NaN, and XLA for CPUs runs all loops after its first product
-otherwise: elementwise_series then seems to take 40 % longer to train, and in a layer it does not.
+As in a layer, matrices map queries, keys, values and outputs. Without these matrices, the check for
+NaN would be the only matrix product of the program, and XLA for CPUs would compile all loops after
+the first product differently. elementwise_series then seems to take 40 % longer to train, which is
+not the case in a layer.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""What saving and making batches cost a training run.
+"""Cost of saving checkpoints and of making batches in a training run.
 
     python -m experiments.efficiency.overheads
 
 Checkpoints: a classifier of Japanese Vowels, trained in turns without checkpoints and with one
-every N steps. A checkpoint holds up training while its arrays are copied; a thread writes it
-on the same cores, which may slow the steps. Batches: the same run without checkpoints and from a
-source that takes its time, waiting as for a disk.
+every N steps. A checkpoint blocks training while its arrays are copied. A thread writes it on the
+same cores, which may slow the steps. Batches: the same run without checkpoints, with a source that
+waits before each batch, as for a disk.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The papers' formulations, written plainly: what the mechanisms are timed against.
+"""Plain implementations of the papers' formulations, with which the mechanisms are compared.
 
-Arguments are q, k, v [B, T, H, K]; Aaren's are scores [B, T, H] and v. No masks, no states.
+Arguments are q, k, v [B, T, H, K]; Aaren takes scores [B, T, H] and v. No masks, no states.
 """
 
 from __future__ import annotations

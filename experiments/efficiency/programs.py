@@ -25,7 +25,7 @@ def forward(model: nnx.Module, form: str = "auto") -> Program:
     graph, params, rest = nnx.split(model, nnx.Param, ...)
 
     def apply(params: Any, x: jax.Array) -> jax.Array:
-        return nnx.merge(graph, params, rest)(x, form=form)
+        return nnx.merge(graph, params, rest, copy=True)(x, form=form)
 
     return apply, params
 

@@ -1,10 +1,10 @@
-"""Ours against plain PyTorch and its fused softmax attention, on the same cores.
+"""This library compared with plain PyTorch and its fused softmax attention, on the same cores.
 
     python -m experiments.efficiency.pytorch
 
-Needs PyTorch. Both run in one process, in turns, with as many threads as there
-are cores, in float32: one sequence, 8 heads of 64 channels. PyTorch's functions are the papers'
-formulations and compute what ours do, which is checked before anything is timed.
+Needs PyTorch. Both run in one process, in turns, with one thread per core, in float32: one
+sequence, 8 heads of 64 channels. The PyTorch functions are the papers' formulations. A check before
+the timing confirms that they compute the same outputs.
 """
 
 from __future__ import annotations

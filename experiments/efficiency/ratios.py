@@ -1,9 +1,10 @@
-"""Ratios of the papers' formulations, softmax attention and our engine to ours, and their bars.
+"""Time and memory of the papers' formulations, softmax and our engine relative to our forms.
 
     python -m experiments.efficiency.ratios
 
-The published suite. It takes the options of ``flax-linattn bench``, which measures the part of it
-that needs no paper's formulation; results go here unless ``--output`` names another folder.
+The published suite, and whether it meets its requirements (``bars``). It takes the options of
+``flax-linattn bench``, which measures the part that needs no paper's formulation. ``--output``
+names another folder for the results.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
-"""What attention keeps between the forward and the backward pass.
+"""Memory held by attention between the forward and the backward pass.
 
     python -m experiments.efficiency.residuals
 
-Bytes of the arrays that ``jax.vjp`` holds, each once, as the traced program names them: a compiler
-may make some again, such as a number that is spread over channels. The least is that of the inputs,
-the outputs and the states at both ends. Nothing runs, so that no machine is too busy for it.
+Bytes of the arrays that ``jax.vjp`` holds, each counted once, in the traced program. A compiler may
+recompute some of them, such as a number that is broadcast over channels. The minimum is the bytes
+of the inputs, the outputs, and the initial and final states. Nothing is run, so the load of the
+machine has no effect.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
     python -m experiments.efficiency.stacked_blocks
 
-The gradient of some blocks of a model with dropout. For the scan their parameters are stacked
-within the program, one array for all blocks, and one block is compiled. Both run in turns in one
-process, the unrolled layers twice, which shows the noise of the machine.
+The gradient of some blocks of a model with dropout. For the scan, the parameters of all blocks are
+stacked within the program, and one block is compiled. Both run in turns in one process, the
+unrolled layers twice, which shows the noise of the machine.
 """
 
 from __future__ import annotations

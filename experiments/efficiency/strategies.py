@@ -1,11 +1,11 @@
-"""Training on more devices: how far results differ, and what the devices send each other.
+"""Training on several devices: differences between results, and communication between devices.
 
     python -m experiments.efficiency.strategies
 
-The classifier of Japanese Vowels without dropout, trained for each strategy and number of devices,
-against one device. Communication is what the compiled training step leaves on a device,
-memory what it needs there. On a CPU the devices are simulated: they share the same cores, and
-times would say nothing.
+The classifier of Japanese Vowels without dropout, trained with each strategy and number of devices,
+compared with one device. Communication is the bytes that the collective operations of the compiled
+training step leave on each device, and memory the bytes that the step needs there. On a CPU the
+devices are simulated: they share the same cores, so their times say nothing.
 """
 
 from __future__ import annotations

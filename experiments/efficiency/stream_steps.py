@@ -1,13 +1,14 @@
-"""Steps a second of a small model as a recurrent network, against a GRU cell and a cache.
+"""Steps per second of a small model as a recurrent network, compared with a GRU cell and a cache.
 
     python -m experiments.efficiency.stream_steps
 
-One layer of 64 features on 16 channels, with embedding, feed-forward layer and norms, against a
-bare ``nnx.GRUCell`` of 64 features, which has none of these, under jit: as one writes it, with nnx
-variables as an argument; and at its least, with a list of arrays and a donated carry. A step is one
-call from Python whose output is waited for, as an observation that comes by itself; ``unroll`` and
-``lax.scan`` over the cell take in many in one program. All programs of a row run in turns in one
-process; ``Stream.step`` twice, which shows the noise of the machine.
+The model has one layer of 64 features on 16 channels, with embedding, feed-forward layer and norms.
+The bare ``nnx.GRUCell`` of 64 features has none of these. It runs under jit in two versions: as
+usually written, with nnx variables as an argument, and minimal, with a list of arrays and a donated
+carry. A step is one call from Python that waits for its output, as for an observation that arrives
+alone. ``unroll``, and ``lax.scan`` over the cell, process many observations in one program. All
+programs of a row run in turns in one process, ``Stream.step`` twice, which shows the noise of the
+machine.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Models as recurrent networks, timed token by token; caches double when they are full."""
+"""Models as recurrent networks, timed token by token; a cache doubles when it is full."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The published suite: the package's comparisons, and the papers' formulations."""
+"""The published suite: comparisons of the package, and the papers' formulations."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""All that the papers claim of speed and memory, with our verdicts, in one table.
+"""All claims of the papers on speed and memory, with our verdicts, in one table.
 
-What an experiment measures it states itself (``Measured.statements``); here stand the claims that
-nothing measures, and the page of all (claims.md).
+Each experiment states the claims that it measures (``Measured.statements``). This module has the
+claims that nothing measures, and writes the page of all claims (claims.md).
 """
 
 from __future__ import annotations

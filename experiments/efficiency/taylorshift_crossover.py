@@ -1,9 +1,10 @@
-"""Where TaylorShift's efficient form overtakes its direct one, forward, in float32.
+"""The length from which TaylorShift's efficient form is faster than its direct form.
 
     python -m experiments.efficiency.taylorshift_crossover
 
-Both forms, and what ``auto`` chooses, are timed in turns in one process; 8 heads. The paper's N0
-counts operations with all d^2 products; our features are the d (d + 1) / 2 different ones.
+Both forms, and the form that ``auto`` chooses, are timed in turns in one process: forward, float32,
+8 heads. The paper's N0 counts operations with all d^2 products; our features are the d (d + 1) / 2
+distinct products.
 """
 
 from __future__ import annotations

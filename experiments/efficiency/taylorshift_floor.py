@@ -2,13 +2,13 @@
 
     python -m experiments.efficiency.taylorshift_floor
 
-A step reads the state once and writes it. Its floor is a program that adds 1 to an array of as many
-bytes: in place where the state is donated, else into a new array; another one only reads, as a
-product with a vector. A step of heads of one channel, whose state is next to nothing, shows what
-the launch of its kernels takes. Prefill takes in many tokens and returns the state, too; its floor
-is one product of square matrices with as many operations as its products have. All programs of a
-row run in turns in one process, with the donated step a second time, which shows the noise. Times
-are those of this process on one core (CPU time), which leave out what others do there.
+A step reads the state once and writes it once. Its lower bound is a program that adds 1 to an array
+with as many bytes: in place if the state is donated, otherwise into a new array. A third program
+only reads, as a product with a vector. A step with heads of one channel has almost no state, and
+shows the time to launch its kernels. Prefill processes many tokens and also returns the state. Its
+lower bound is one product of square matrices with as many operations as its products have. All
+programs of a row run in turns in one process, the donated step twice, which shows the noise. Times
+are CPU times of this process on one core, which exclude other processes.
 """
 
 from __future__ import annotations
@@ -124,8 +124,8 @@ def prefill(size: Size) -> dict[str, Any]:
 def products(size: Size, chunk: int) -> int:
     """Floating point operations of the products of causal chunks, one row.
 
-    The features of keys times values make the state, those of queries read it, and within a chunk
-    all pairs have a weight.
+    The features of keys times values make the state, the features of queries read it, and within a
+    chunk all pairs have a weight.
     """
     features = num_monomials(size.dim, 2)
     a_token = 2 * features * size.dim + features + 2 * min(chunk, size.tokens) * size.dim

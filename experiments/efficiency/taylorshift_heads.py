@@ -1,10 +1,10 @@
-"""Throughput and memory of TaylorShift against the number of heads.
+"""Throughput and memory of TaylorShift, by the number of heads.
 
     python -m experiments.efficiency.taylorshift_heads
 
 TaylorShift paper, table 5: the CIFAR-pixel model (one layer, 256 features, 1,024 pixels as one-hot
-vectors), direct and efficient, inference. Memory is what the compiled program needs for 16 images.
-The table's accuracies are another experiment's.
+vectors), direct and efficient, inference. Memory is that of the compiled program for 16 images. The
+accuracies of the table are in ``experiments.sequences.table5``.
 """
 
 from __future__ import annotations

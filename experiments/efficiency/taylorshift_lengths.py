@@ -1,10 +1,11 @@
-"""Time and memory of TaylorShift's two forms and of softmax against N, with N0 and N1.
+"""Time and memory of TaylorShift's two forms and of softmax by length N, with N0 and N1.
 
     python -m experiments.efficiency.taylorshift_lengths
 
-TaylorShift paper, figure 2 and table 2: one head, forward, float32. "As printed" are the paper's
-equation 1 and algorithm 1 written plainly, which its N0 and N1 count. Ours differ: the direct form
-works in blocks of rows, and the efficient one keeps the d (d + 1) / 2 different products.
+TaylorShift paper, figure 2 and table 2: one head, forward, float32. "As printed" are plain
+implementations of the paper's equation 1 and algorithm 1, whose operations N0 and N1 count. Our
+direct form works in blocks of rows, and our efficient form computes only the d (d + 1) / 2 distinct
+products.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Costs of TaylorShift of orders 2 and 4: where the efficient form overtakes the direct one.
+"""Cost of TaylorShift of orders 2 and 4, and the length from which the efficient form is faster.
 
     python -m experiments.efficiency.taylorshift_order
 

@@ -1,10 +1,10 @@
-"""How large the intermediate results of efficient TaylorShift become.
+"""Sizes of the intermediate results of efficient TaylorShift.
 
     python -m experiments.efficiency.taylorshift_sizes
 
 TaylorShift paper, table 1 and figures 5 and 6, in float64. The recipe is that of the authors'
-public code, which gives the printed formulas where that of the text does not: queries and keys
-uniform on the unit sphere, V a column of ones and columns of normal numbers, the polynomial
+public code, because it gives the printed formulas and the recipe in the text does not: queries and
+keys uniform on the unit sphere, V a column of ones and columns of normal numbers, the polynomial
 x^2 + x / 2 + 1 / 2.
 """
 

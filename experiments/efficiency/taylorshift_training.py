@@ -2,10 +2,10 @@
 
     python -m experiments.efficiency.taylorshift_training
 
-TaylorShift paper, table 7, which lists GPU hours and memory of whole trainings at the default heads
-(8 of 64 for ListOps). Here it is loss and gradients of one batch, without an optimizer: the order
-of the models, not their hours. Memory is what the compiled step needs, weights and gradients
-included.
+TaylorShift paper, table 7, which lists GPU hours and memory of whole training runs with the default
+heads (8 of 64 for ListOps). This experiment measures loss and gradients of one batch, without an
+optimizer: it shows the ranking of the models, not their hours. Memory is that of the compiled step,
+including weights and gradients.
 """
 
 from __future__ import annotations

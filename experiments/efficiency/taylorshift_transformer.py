@@ -1,11 +1,11 @@
-"""Inference time and memory of whole transformers against N: TaylorShift, softmax and others.
+"""Inference time and memory of whole transformers by length: TaylorShift, softmax and others.
 
     python -m experiments.efficiency.taylorshift_transformer
 
-TaylorShift paper, figure 3 (16 heads, d = 32) and figure 9 (other numbers of heads and other
-mechanisms at the 8 heads of its ListOps models). The paper's softmax attention makes all its
-weights at once; softmax attention in blocks and XLA's are measured, too, and the best of the three
-decides. Memory is what the compiled program needs, weights included.
+TaylorShift paper, figure 3 (16 heads, d = 32) and figure 9 (other numbers of heads, and other
+mechanisms with the 8 heads of its ListOps models). The paper's softmax attention computes all
+weights at once. Softmax attention in blocks and XLA's own are also measured, and the best of the
+three decides. Memory is that of the compiled program, including weights.
 """
 
 from __future__ import annotations

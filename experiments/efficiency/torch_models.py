@@ -1,6 +1,6 @@
 """The models of ``nnx_models`` in plain PyTorch: its fused attention, its GRU and LSTM.
 
-Without an import of torch, which not everyone has who reads results: functions are given it.
+Functions receive ``torch`` as an argument, so that results can be read without PyTorch.
 """
 
 from __future__ import annotations

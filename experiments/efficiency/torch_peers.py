@@ -1,8 +1,7 @@
-"""The papers' formulations in plain PyTorch, and its own softmax attention.
+"""The papers' formulations in plain PyTorch, and PyTorch's own softmax attention.
 
-Arguments are tensors q, k, v [B, T, H, K]; Aaren's are scores [B, T, H] and v. The functions
-need no import of torch: they compute by the methods of their arguments and of ``torch``, which
-they are given.
+Arguments are tensors q, k, v [B, T, H, K]; Aaren takes scores [B, T, H] and v. Functions receive
+``torch`` as an argument and use the methods of tensors, so this module imports no torch.
 """
 
 from __future__ import annotations

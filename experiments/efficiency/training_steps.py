@@ -1,4 +1,4 @@
-"""Tables of the training steps of whole models, see ``trials``."""
+"""Tables of the training steps of whole models; see ``trials``."""
 
 from __future__ import annotations
 

@@ -1,11 +1,12 @@
-"""Whole models in training, one step at a time: ours, plain PyTorch's, plain Flax's.
+"""Training steps of whole models: this library, plain PyTorch and plain Flax.
 
-Needs PyTorch. Ours is what ``flax-linattn train`` compiles. It is compared with the same
-model in PyTorch and in Flax with their own attention, recurrent networks and a state-space model of
-about as many parameters, and the products with weights alone, forward and backward, below which no
-model of these sizes gets with XLA; every model sees the past alone. All run in turns in one process
-on one core; our first and PyTorch's transformer twice, which shows the noise of the machine. Times
-are those of this process (CPU time), which leave out what others do on the core.
+Needs PyTorch. Our step is the one that ``flax-linattn train`` compiles. It is compared with the
+same model in PyTorch and in Flax with their own attention, and with recurrent networks and a
+state-space model with about as many parameters. A lower bound for XLA at these sizes is the time of
+the matrix products with weights alone, forward and backward. Every model is causal. All run in
+turns in one process on one core, our first model and PyTorch's transformer twice, which shows the
+noise of the machine. Times are CPU times of this process, which exclude other processes on the
+core.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ class LearningTask(NamedTuple):
     """The task that the models learn.
 
     Attributes:
-        task: the name of ours, whose options, loss and optimizer are those of all.
+        task: the name of ours, whose options, loss and optimizer all models share.
         options: of its runs on T observations, but for the sizes of layers.
         data_spec: what such a run knows of its data.
         batch: of T and B the arrays of a batch by name.

@@ -1,11 +1,11 @@
-"""A training step of whole forecasters: ours, plain PyTorch's, plain Flax's.
+"""A training step of whole forecasters: this library, plain PyTorch and plain Flax.
 
     python -m experiments.efficiency.whole_forecasters
 
 The encoder of Time-Series-Library's published forecaster, two post-norm layers of 512 features and
-8 heads, and a linear layer from its last row to the horizon; Adam, dropout. Ours is that of
-``flax-linattn train forecast`` without normalization, which learns from one row of a window, too.
-See ``trials``.
+8 heads, and a linear layer from its last position to the horizon; Adam, dropout. Ours is that of
+``flax-linattn train forecast`` without normalization. Its loss also covers one position of each
+window only. See ``trials``.
 """
 
 from __future__ import annotations

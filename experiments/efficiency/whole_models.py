@@ -1,4 +1,4 @@
-"""A training step of whole classifiers: ours, plain PyTorch's, plain Flax's.
+"""A training step of whole classifiers: this library, plain PyTorch and plain Flax.
 
     python -m experiments.efficiency.whole_models
 

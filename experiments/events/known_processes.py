@@ -1,9 +1,9 @@
-"""Events of known processes: how near a model comes to the likelihood of the process.
+"""Events of known processes: likelihood of a model compared with that of the process.
 
     python -m experiments.events.known_processes
 
-None of the papers measures it: the public code has no process whose likelihood is known. Each model
-is tested on new events of the process, compared with the process itself.
+None of the implemented papers measures this: their public code has no process with a known
+likelihood. Each model is tested on new events of the process, and compared with the process itself.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""One stream of 100,000 events: likelihood compared with a batch, state and speed.
+"""One stream of 100,000 events: likelihood compared with a batch, state size and speed.
 
     python -m experiments.events.long_stream
 
-None of the papers measures it. The stream takes in an event after the other, as ``stream`` does,
-and the batch scores the whole sequence in pieces of 512 tokens; both by float32.
+None of the implemented papers measures this. The stream processes one event at a time, as
+``stream`` does, and the batch scores the whole sequence in chunks of 512 tokens, both in float32.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""By what runs on events are judged: stated before the runs that test it.
+"""Rules by which event-forecasting runs are judged, stated before the runs that test them.
 
 A likelihood of times depends on their unit, and so does its mean; the difference of two does not.
-So models are compared by differences, in natural logarithms an event. A fraction of a
-likelihood is required of synthetic processes alone, whose unit of time is fixed.
+Models are therefore compared by differences, in nats per event. A relative gap is required only for
+synthetic processes, whose unit of time is fixed.
 """
 
 from __future__ import annotations

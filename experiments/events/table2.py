@@ -2,9 +2,9 @@
 
     FLAX_LINATTN_DATA=FOLDER python -m experiments.events.table2
 
-Our model receives the time since a sequence began, as the paper's does; runs are smaller, three
-seeds each. Baselines are a Poisson process, a renewal process and a Hawkes process by maximum
-likelihood.
+The model receives the time since the start of the sequence, as in the paper. Runs are smaller, with
+three seeds each. Baselines are a Poisson process, a renewal process and a Hawkes process, fitted by
+maximum likelihood.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Forecasting: the papers' tables."""
+"""Forecasting tables of the papers, and the default forecaster."""

@@ -81,13 +81,13 @@ EXPERIMENT = Table(
     departures="selected on validation rows, as published; causal encoder; softmax attention "
     "from decoder to encoder in all models of Aaren; no dropout on attention weights; the last, "
     "smaller batch is not dropped; calendar features of the series' own step (the scripts keep "
-    "those of hours for all); the streaming decoder trains on 8 positions of a window; Exchange "
+    "hourly features for all); the streaming decoder trains on 8 positions of a window; Exchange "
     "at 336 trained as long as the others (the script: one epoch); standard deviations with n - "
     "1 (from 2026-11-23 with n, as published). Of size cpu, another width, learning rate and "
     "schedule, and training and validation windows every 4 rows (ETTm2 16, ECL 8); all test "
     "windows",
     not_run="Weather, Traffic and ETTm1, whose files are not available (for Traffic the paper "
-    "prints 963 lanes, which are those of PEMS-SF: the library's file has 862); for lack of "
+    "prints 963 lanes, as in PEMS-SF: the library's file has 862); for lack of "
     "time: a fourth and fifth seed, the other mechanisms on more than one row, EA itself, which "
     "costs ten times as much as its series, and size paper, where a step of ETTh1 at 96 takes 6 "
     "s of a core and a run of six epochs three hours",

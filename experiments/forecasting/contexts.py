@@ -1,10 +1,10 @@
-"""How far back a forecast looks: the patch forecaster and the ridge from longer windows.
+"""Effect of the context length on the patch forecaster and the ridge.
 
     FLAX_LINATTN_DATA=FOLDER python -m experiments.forecasting.contexts
 
-The forecasts of 96 rows are those of ``experiments.forecasting.patch``, whose steps, rates and size
-are taken for all contexts: it chose them on the validation rows of ETTh1, from 96 rows. The rows
-that are forecast are the same.
+Forecasts from 96 rows come from ``experiments.forecasting.patch``. Its steps, learning rates and
+size, which it chose on the validation rows of ETTh1 from 96 rows, are used for all contexts. The
+forecast rows are the same.
 """
 
 from __future__ import annotations

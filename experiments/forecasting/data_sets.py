@@ -1,4 +1,4 @@
-"""The series of the forecasting tables: their files, and how their rows are split."""
+"""Series of the forecasting tables: their files and their splits."""
 
 from __future__ import annotations
 

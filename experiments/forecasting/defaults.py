@@ -2,15 +2,15 @@
 
     FLAX_LINATTN_DATA=FOLDER python -m experiments.forecasting.defaults
 
-Stated before the runs: series, horizons, two seeds, rules and margins below. Each run is that of
-``flax-linattn train forecast --quantiles 0.1,0.5,0.9`` with a split of 0.7/0.1/0.2, and all that is
-chosen is chosen on its validation rows. The former default has the same code with the options that
-it had: 96 rows of context, patches of 16, one ridge map for all channels, every training window, no
-time limit, and quantiles without a correction. How the share of the attention is chosen changed
-with the code, for both.
+Series, horizons, two seeds, rules and margins were stated before the runs. Each run is that of
+``flax-linattn train forecast --quantiles 0.1,0.5,0.9`` with a split of 0.7/0.1/0.2, and everything
+is selected on its validation rows. The former default has the same code with its former options: 96
+rows of context, patches of 16, one ridge map for all channels, every training window, no time
+limit, and quantiles without a correction. The method that chooses the weight of the attention
+changed with the code, for both.
 
-The rule for the share was found in development, on ETTh1, Exchange, ECL and ETTm2 with seed 0,
-before these runs; ETTh2 and the traffic speeds had no part in it.
+The rule for the weight was developed on ETTh1, Exchange, ECL and ETTm2 with seed 0, before these
+runs. ETTh2 and the traffic speeds were not used.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ SIMPLE = {
 context, too."""
 
 STATED = "2026-11-26T19:20:00+00:00"
-"""After runs in development (see above), and before those of this table."""
+"""After runs in development (see above), and before the runs of this table."""
 BETTER = Rule(
     "The default's errors are below another's if the 95 % confidence interval of the difference "
     "of mean squared errors, in percent of the other's, lies below 0, and not if it lies above: "
@@ -219,14 +219,15 @@ EXPERIMENT = Measured(
     table=table,
     statements=(
         *(
-            Statement("ours", f"the default's {title} are below those of {other}", judge)
+            Statement("ours", f"the default's {title} are below the {title} of {other}", judge)
             for metric, title in (("mse", "errors"), ("crps", "CRPS"))
             for other in ("former default", "ridge of 96 rows, chosen maps", "seasonal naive")
             for judge in [judge_default(other, metric, BETTER, 0)]
         ),
         Statement(
             "ours",
-            "the default's errors are at most those of the ridge of the chosen context and maps",
+            "the default's errors are at most the errors of the ridge of the chosen context "
+            "and maps",
             judge_default("ridge, chosen", "mse", NOT_ABOVE, 1),
         ),
     ),

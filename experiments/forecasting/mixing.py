@@ -2,7 +2,7 @@
 
     FLAX_LINATTN_DATA=FOLDER python -m experiments.forecasting.mixing
 
-Windows, steps and rates are those of ``experiments.forecasting.patch``, and so is the size, which
+Windows, steps and rates are as in ``experiments.forecasting.patch``, and so is the size, which
 it chose on the validation rows of ETTh1 for independent channels.
 """
 

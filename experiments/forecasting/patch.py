@@ -1,11 +1,11 @@
-"""The patch forecaster against baselines and published models, on the same windows.
+"""The patch forecaster compared with baselines and published models, on the same windows.
 
     FLAX_LINATTN_DATA=FOLDER python -m experiments.forecasting.patch
 
-Every model sees the same batches of windows of 96 rows in the same order, for equally many steps
-at a rate that falls as a cosine, and keeps the parameters of the least validation error. Sizes and
-rates are chosen by six trials each on the validation rows of ETTh1 at the shortest horizon, and are
-those of all series. PatchTST and DLinear take the extra ``peers``; without it they are not run.
+Every model trains on the same batches of windows of 96 rows in the same order, for equally many
+steps with a cosine schedule, and uses the parameters with the lowest validation error. Sizes and
+learning rates are chosen by six trials each on the validation rows of ETTh1 at the shortest
+horizon, for all series. PatchTST and DLinear need the extra ``peers``; without it they are not run.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""PatchTST and DLinear of neuralforecast, trained on the same batches as a run of ours.
+"""PatchTST and DLinear of neuralforecast, trained on the same batches as our runs.
 
-They take the extra ``peers``: ``pip install 'flax-linattn[peers]'``.
+They need the extra ``peers``: ``pip install 'flax-linattn[peers]'``.
 """
 
 from __future__ import annotations

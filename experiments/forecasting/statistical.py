@@ -1,11 +1,11 @@
-"""Exponential smoothing fitted to each window, against the patch forecaster and the ridge.
+"""Exponential smoothing fitted to each window, compared with the patch forecaster and the ridge.
 
     FLAX_LINATTN_DATA=FOLDER python -m experiments.forecasting.statistical
 
-AutoETS and MSTL are those of statsforecast (extra ``peers``), at their defaults. All models
-forecast the same windows of the test rows, one in ``STRIDE``: a prime, so that they begin at all
-hours. AutoETS leaves out seasons of more than 24 rows; MSTL takes any season off first, where
-the context has two.
+AutoETS and MSTL are from statsforecast (extra ``peers``), with their defaults. All models forecast
+the same windows of the test rows, one in ``STRIDE``: a prime, so that windows start at all hours.
+AutoETS ignores seasons of more than 24 rows; MSTL removes any season first if the context has two
+periods of it.
 """
 
 from __future__ import annotations
@@ -185,7 +185,7 @@ def below(model: str, other: str) -> Judge:
             for series in mine.keys() & theirs.keys()
         }
         if not percents:
-            raise NotMeasuredError(f"{model} beside {other}")
+            raise NotMeasuredError(f"{model} compared with {other}")
         over = interval([*percents.values()])
         each = ", ".join(f"{name} {percents[name]:+.0f}" for name in mine if name in percents)
         word = rules.below(over, 0, BELOW, over="series")

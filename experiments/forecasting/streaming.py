@@ -1,4 +1,4 @@
-"""A forecaster as a stream: its error on the test rows, against that on windows.
+"""A forecaster as a stream: its error on the test rows, compared with that on windows.
 
 python -m experiments.forecasting.streaming RUN
 """

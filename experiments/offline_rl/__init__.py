@@ -1,1 +1,1 @@
-"""Decisions: the Aaren paper's table 1, ways to act, what is asked for, speed."""
+"""Offline RL: the Aaren paper's table 1, inference modes, target returns and speed."""

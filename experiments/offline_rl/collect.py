@@ -1,4 +1,4 @@
-"""Collects a data set of episodes, in parts on the disk, so that a stop loses little.
+"""Collects a data set of episodes, saved in parts so that an interruption loses little.
 
 ``python -m experiments.offline_rl.collect policy.npz --env Hopper-v5 --out hopper.hdf5``
 """
@@ -20,10 +20,17 @@ from typing import Any
 
 import numpy as np
 
-from experiments.offline_rl.policies import Noisy, RandomPolicy, SwingUp
+from experiments.offline_rl.policies import Balance, Noisy, NoisyChoices, RandomPolicy, SwingUp
 from experiments.offline_rl.weights import read_policy
 from flax_linattn.checks import OptionError, check_integers, quote
-from flax_linattn.control import Agent, action_bounds, make_environments, max_episode_steps, play
+from flax_linattn.control import (
+    Agent,
+    action_bounds,
+    make_environments,
+    max_episode_steps,
+    num_actions,
+    play,
+)
 from flax_linattn.data.episodes import (
     Episodes,
     check_episode_file,
@@ -160,15 +167,17 @@ def main(args: Sequence[str] | None = None) -> None:
         description="Plays a policy and writes its episodes to a file, in the keys of D4RL.",
     )
     parser.add_argument(
-        "policy", help=".npz weights of Stable-Baselines3, random, or swing-up (Pendulum-v1)"
+        "policy",
+        help=".npz weights of Stable-Baselines3, random, swing-up (Pendulum-v1) or balance "
+        "(CartPole-v1)",
     )
     parser.add_argument("--env", required=True, help="such as Hopper-v5, or package:Name-v0")
     parser.add_argument("--out", required=True, type=Path, help="a new .hdf5, .h5 or .npz file")
-    parser.add_argument("--steps", type=int, help="whole episodes until there are so many steps")
-    parser.add_argument("--episodes", type=int, help="so many episodes")
+    parser.add_argument("--steps", type=int, help="minimum number of steps, in whole episodes")
+    parser.add_argument("--episodes", type=int, help="number of episodes")
     parser.add_argument("--num-envs", type=int, default=16, help="played side by side")
     parser.add_argument("--seed", type=int, default=0, help="of the first episode")
-    parser.add_argument("--noise", type=float, default=0.0, help="std of noise on the actions")
+    parser.add_argument("--noise", type=float, default=0.0, help=NOISE)
     options = parser.parse_args(args)
     try:
         episodes = _collect(options)
@@ -178,10 +187,15 @@ def main(args: Sequence[str] | None = None) -> None:
     print(f"mean return {episodes.returns.mean():.2f}")
 
 
+NOISE = "std of noise on continuous actions, or fraction of discrete actions that are random"
+RULES: dict[str, Callable[[], Agent]] = {"swing-up": SwingUp, "balance": Balance}
+"""Policies without weights, by name."""
+
+
 def _collect(options: argparse.Namespace) -> Episodes:
     about, observation_dim = {"policy": options.policy, "noise": str(options.noise)}, None
     file = Path(options.policy)
-    if options.policy not in ("random", "swing-up"):
+    if options.policy != "random" and options.policy not in RULES:
         observation_dim = read_policy(file).observation_dim
         checksum = hashlib.sha256(file.read_bytes()).hexdigest()
         about |= {"policy": file.name, "policy_sha256": checksum}
@@ -193,16 +207,19 @@ def _collect(options: argparse.Namespace) -> Episodes:
         ) as environments,
         StopRequest() as request,
     ):
-        low, high = action_bounds(environments)
-        agent: Agent
-        if options.policy == "random":
-            agent = RandomPolicy(low, high)
-        elif options.policy == "swing-up":
-            agent = SwingUp()
-        else:
+        agent: Agent | None = None
+        if options.policy in RULES:
+            agent = RULES[options.policy]()
+        elif options.policy != "random":
             agent = read_policy(file, max_steps=max_episode_steps(environments))
-        if options.noise:
-            agent = Noisy(agent, options.noise, low, high, options.seed)
+        choices = num_actions(environments)
+        if choices is not None:
+            agent = NoisyChoices(agent, options.noise, choices, options.seed)
+        else:
+            low, high = action_bounds(environments)
+            agent = RandomPolicy(low, high) if agent is None else agent
+            if options.noise:
+                agent = Noisy(agent, options.noise, low, high, options.seed)
         try:
             return collect(
                 agent,

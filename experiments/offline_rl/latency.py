@@ -2,11 +2,11 @@
 
     python -m experiments.offline_rl.latency
 
-An agent acts in every step of an episode: by a window of 20 steps that is recomputed (as the
-published code does), by a cache of keys and values of all steps, by a state of constant size, or by
-one that restarts after every 20 steps. A model of 3 blocks of 128, not trained, since numbers do
-not change its time. What is timed is the whole of an answer, from arrays on the host to arrays on
-the host.
+An agent acts in every step of an episode. The modes are a recomputed window of 20 steps (as in the
+published code), a cache of the keys and values of all steps, a state of constant size, and a state
+that restarts after every 20 steps. The model has 3 blocks of 128 features. It is not trained, since
+the values of parameters do not change the time. A measured time covers a whole action, from arrays
+on the host to arrays on the host.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The small set that comes with the package, ``data/sets/pendulum.npz``, as it was made.
+"""Generates the small data set of the package, ``data/sets/pendulum.npz``.
 
-``python -m experiments.offline_rl.pendulum FILE`` makes it again.
+``python -m experiments.offline_rl.pendulum FILE`` reproduces the file.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""Simple agents: random actions, a swing-up of the pendulum, noise on another one's actions."""
+"""Simple agents: random actions, a swing-up, a balance, and noise on another agent's actions."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -10,7 +11,9 @@ from numpy.typing import ArrayLike, NDArray
 from flax_linattn.checks import MAX_SEED, OptionError, check_integers
 from flax_linattn.control import Agent, SamplingAgent
 
-Floats, Flags = NDArray[np.float32], NDArray[np.bool_]
+Floats: TypeAlias = NDArray[np.float32]
+Flags: TypeAlias = NDArray[np.bool_]
+Choices: TypeAlias = NDArray[np.int64]
 
 
 class RandomPolicy:
@@ -96,6 +99,75 @@ class Noisy:
         return np.clip(actions + self._std * noise, self._low, self._high).astype(np.float32)
 
 
+class NoisyChoices:
+    """Another agent with discrete actions, a fraction of which is replaced by random ones.
+
+    Args:
+        agent: The agent; None for random actions alone.
+        fraction: Fraction of random actions, 0 to 1.
+        num_actions: Number of actions.
+        seed: Seed of the random numbers, from 0.
+
+    Raises:
+        OptionError: The fraction is out of range.
+
+    Example:
+        >>> agent = NoisyChoices(Balance(), 0.5, num_actions=2, seed=0)
+        >>> agent.act(np.zeros((3, 4), np.float32), np.zeros(3, np.float32), np.ones(3, bool)).shape
+        (3,)
+    """
+
+    def __init__(
+        self, agent: Agent | None, fraction: float, num_actions: int, seed: int = 0
+    ) -> None:
+        if not 0 <= fraction <= 1:
+            raise OptionError(f"fraction must be from 0 to 1, got {fraction}.", "fraction")
+        check_integers(1, num_actions=num_actions)
+        self._agent = agent
+        self._fraction = 1.0 if agent is None else fraction
+        self._num_actions = num_actions
+        self._generators = _EpisodeGenerators(seed)
+
+    def begin(self, rows: Sequence[int], seeds: Sequence[int]) -> None:
+        """Receives the seeds of episodes: see ``SamplingAgent``."""
+        self._generators.begin(rows, seeds)
+        if isinstance(self._agent, SamplingAgent):
+            self._agent.begin(rows, seeds)
+
+    def act(self, observations: Floats, rewards: Floats, begins: Flags) -> Choices:
+        """Returns the other agent's actions or random ones, int64 [B]."""
+        draws = self._generators.select(begins)
+        choices = np.array([d.integers(self._num_actions) for d in draws])
+        if self._agent is None:
+            return choices
+        is_random = np.array([d.random() < self._fraction for d in draws])
+        return np.where(is_random, choices, self._agent.act(observations, rewards, begins))
+
+
+class Balance:
+    """Balances the pole of CartPole-v1: pushes the cart to the side to which the pole falls.
+
+    Example:
+        >>> falls_right = np.array([[0.0, 0.0, 0.1, 0.0]], np.float32)  # cart, then pole
+        >>> Balance().act(falls_right, np.zeros(1, np.float32), np.ones(1, bool))
+        array([1])
+    """
+
+    def act(self, observations: Floats, rewards: Floats, begins: Flags) -> Choices:
+        """Pushes left (0) or right (1), int64 [B].
+
+        Raises:
+            ValueError: If the observations do not fit CartPole.
+        """
+        if observations.shape[1] != 4:
+            raise ValueError(
+                "the balance is of CartPole-v1, whose observations are position and velocity of "
+                f"cart and pole, got {observations.shape[1]} numbers."
+            )
+        place, speed, angle, turn = observations.T.astype(np.float64)
+        return (angle + 0.3 * turn + 0.02 * place + 0.04 * speed > 0).astype(np.int64)
+
+
 class SwingUp:
     """Swings up the pendulum of Pendulum-v1 by its energy, and holds it there.
 
@@ -114,7 +186,7 @@ class SwingUp:
         """Torques that swing up the pendulum, float32 [B, 1].
 
         Raises:
-            ValueError: The observations are not those of the pendulum.
+            ValueError: If the observations do not fit Pendulum.
         """
         if observations.shape[1] != 3:
             raise ValueError(
@@ -151,7 +223,7 @@ class _EpisodeGenerators:
                     self._seeds[row] = self._next_seed
                     self._next_seed += 1
                 episode = self._seeds.pop(row)
-                # The last number makes them differ from those of an environment with this seed.
+                # The last number makes them differ from an environment with this seed.
                 self._by_row[row] = np.random.default_rng([self._seed, episode, 1])
         return [self._by_row[row] for row in range(len(begins))]
 

@@ -1,10 +1,10 @@
-"""Encodings of the time of a step, and playing beyond the trained length.
+"""Encodings of the time step, and episodes beyond the trained length.
 
     FLAX_LINATTN_DATA=FOLDER python -m experiments.offline_rl.positions
 
-The published code adds a row of a table of times in the episode, of 4,096 rows. Here beside it
-waves of the time since the begin of what the model sees, which is at most 20 in training, and no
-time at all. None of the papers measures it.
+The published code adds a learned embedding of the time step in the episode, from a table of 4,096
+rows. This experiment adds two encodings: sinusoids of the time since the start of the context,
+which is at most 20 in training, and no time at all. None of the implemented papers measures this.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def table(rows: Rows, size: Size) -> str:
     note = (
         "D4RL's normalized score over 10 episodes of up to 1,000 steps; training windows have "
         "20. Not D4RL: see table 1. Sinusoidal positions within the context grow without bound "
-        "in a stream, far beyond those of training, and restart in a window and at a restart."
+        "in a stream, far beyond training, and restart in a window and at a restart."
     )
     return markdown(["data", "attention", "time", *INFERENCE_MODES], lines) + f"\n\n{note}"
 

@@ -1,7 +1,7 @@
-"""By what runs on decisions are judged: stated before the runs that test it.
+"""Rules by which offline-RL runs are judged, stated before the runs that test them.
 
-Returns of robots have units of their own, so that they are compared as D4RL's normalized scores:
-points of which 100 are the return of an expert and 0 that of random actions.
+Returns of different robots have different units, so they are compared as D4RL's normalized scores:
+0 is the return of random actions, and 100 that of an expert.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Offline-RL runs that are trained in memory, and their returns."""
+"""Offline-RL runs trained in memory, and their returns."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from flax_linattn.data.episodes import Episodes, normalized_score
 from flax_linattn.tasks.offline_rl import OfflineRLConfig, evaluate
 from flax_linattn.tasks.offline_rl.agent import INFERENCE_MODES
 from flax_linattn.tasks.offline_rl.data import WindowBatches
-from flax_linattn.tasks.offline_rl.evaluate import action_error, play_run, stream_error
+from flax_linattn.tasks.offline_rl.evaluate import action_metrics, play_run, stream_error
 
 
 def train_run(config: OfflineRLConfig) -> tuple[tasks.Run, tasks.Run]:
@@ -40,7 +40,7 @@ def train_and_play(config: OfflineRLConfig) -> dict[str, Any]:
     assert isinstance(batches, WindowBatches)
     results: dict[str, Any] = {
         "train_seconds": round(seconds, 1),
-        "mse": action_error(best.model, batches),
+        **action_metrics(best, batches),
         **stream_error(best, batches.episodes),
     }
     with make_run_environments(best) as environments:

@@ -2,10 +2,11 @@
 
     FLAX_LINATTN_DATA=FOLDER python -m experiments.offline_rl.table1
 
-Rollouts of 20,000 steps stand in for D4RL's million, a smaller model for the paper's; what is
-played is gymnasium's MuJoCo. Each run plays its episodes in three ways: by the published window of
-20 steps, which is recomputed in every step; by a stream of all steps; by a stream that restarts
-where the trained length ends. Baselines are behavior cloning of all episodes and of the best tenth.
+Rollouts of 20,000 steps replace D4RL's million, and the model is smaller than the paper's. The
+environments are Gymnasium's MuJoCo. Each run plays its test episodes in three inference modes: the
+published window of 20 steps, recomputed in every step; a stream of all steps; and a stream that
+restarts at the trained length. Baselines are behavior cloning of all episodes and of the best
+tenth.
 """
 
 from __future__ import annotations
@@ -208,7 +209,7 @@ def table(rows: Rows, size: Size) -> str:
         f"the mean over {size.play_episodes} episodes, with a window of 20 steps and the "
         "parameters of the lowest action error on held-out episodes. **Not D4RL**: rollouts of "
         "Stable-Baselines agents in gymnasium's *-v5, 20,000 steps per data set (40,000 for "
-        "medium-expert) instead of a million. Target returns are those of the published code "
+        "medium-expert) instead of a million. Target returns are as in the published code "
         "(HalfCheetah's for Ant): half of what HalfCheetah's expert reaches, and far above the "
         "best of medium-replay. In brackets: the paper's scores on D4RL's data, which are not "
         "comparable with any number here. BC: behavior cloning."

@@ -3,7 +3,7 @@
     FLAX_LINATTN_DATA=FOLDER python -m experiments.offline_rl.target_return
 
 A decision transformer receives the target return. Chen et al. (2021, figure 4) show that achieved
-returns follow it; none of our papers measures it.
+returns follow it; none of the implemented papers measures it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Policies from files of weights: what Stable-Baselines3 trains, as plain NumPy arrays."""
+"""Policies of Stable-Baselines3 from files of weights, as plain NumPy arrays."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""TaylorShift, from section 5.3 on: what encoders learn of long sequences and images."""
+"""TaylorShift, from section 5.3 on: accuracy of encoders on long sequences and images."""

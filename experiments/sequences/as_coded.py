@@ -1,8 +1,8 @@
-"""TaylorShift as its authors computed it, without what keeps this library's sums from overflowing.
+"""TaylorShift as in its authors' code, without this library's protection against overflow.
 
-Algorithm 1 at the three stages of table 4, in the precision of mixed float16: products come out in
-float16, sums, powers and norms in float32. It is a mechanism of these experiments alone: options
-take it as it is, and no registry knows it.
+Algorithm 1 at the three stages of table 4, in mixed float16 precision: products are float16; sums,
+powers and norms are float32. The mechanism exists only in these experiments: options accept it as
+an object, and no registry lists it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The data sets of TaylorShift's table 3, at the sizes that a CPU trains."""
+"""Data sets of TaylorShift's table 3, at sizes that a CPU can train."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""TaylorShift, figure 7: how the products of queries and keys of a trained encoder are distributed.
+"""TaylorShift, figure 7: distribution of the products of queries and keys in a trained encoder.
 
     FLAX_LINATTN_DATA=FOLDER python -m experiments.sequences.figure7
 
-The paper expands the exponential around 0, and finds the products there; the larger they are, the
-less its polynomial of order 2 is like an exponential.
+The paper expands the exponential around 0 and finds the products near 0. Its polynomial of order 2
+approximates the exponential worse, the larger the products are.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""TaylorShift, figure 8: accuracy on ListOps against length, beyond that of training.
+"""TaylorShift, figure 8: accuracy on ListOps by length, beyond the training lengths.
 
     python -m experiments.sequences.figure8
 
-Longer runs than those of table 3, of the two mechanisms in the paper's figure.
+Longer runs than in table 3, of the two mechanisms in the paper's figure.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""The longest sequence that an encoder trains on in 4 GB, by mechanism.
+"""The longest sequence on which an encoder trains in 4 GB, by mechanism.
 
     python -m experiments.sequences.memory
 
-TaylorShift's ListOps model at the paper's size, and with heads of 16 channels, one sequence a
-batch. Memory is what XLA says of the compiled training step, forward, backward and update, with its
-arguments and results; nothing is run.
+TaylorShift's ListOps model at the paper's size, and with heads of 16 channels, one sequence per
+batch. Memory is XLA's estimate for the compiled training step (forward, backward and update), with
+its arguments and results. Nothing is run.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Trainings of a sequence classifier, watched: every loss, and how large products become."""
+"""Training of a sequence classifier with a record of every loss and of the largest products."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def train_monitored(
             updated = step + 1
         last = failed is not None or (step + 1) % every == 0
         if watches and (last or step == 0):
-            # After a bad step the parameters are those that it failed with.
+            # After a bad step the parameters still are the parameters of that step.
             sizes.append({"step": step + 1, **_numbers(max_sizes(state.params, batch))})
         if last and losses:
             curve.append({"step": updated, "loss": round(float(np.mean(losses)), 4)})

@@ -1,6 +1,6 @@
-"""By what accuracies of long sequences and images are judged: stated before the runs.
+"""Rules by which accuracies of long sequences and images are judged, stated before the runs.
 
-Accuracies are in per cent; a difference is paired by seed.
+Accuracies are in percent; differences are paired by seed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Runs on sequences and images that are trained in memory, and their accuracies."""
+"""Runs on sequences and images, trained in memory, and their accuracies."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""TaylorShift, table 4 and figure 4: its normalization on gray pixels, left out step by step.
+"""TaylorShift, table 4 and figure 4: ablation of its normalization on gray pixels.
 
     FLAX_LINATTN_DATA=FOLDER python -m experiments.sequences.table4
 
-Accuracies are of this library, whose sums are float32 whatever the layers compute in. What half
-precision does to the published algorithm is shown, too, by the algorithm as coded, with one
-head of the paper's 64 channels: its losses, and the largest of its products, exactly computed.
+Accuracies are of this library, which accumulates in float32 whatever dtype the layers use. The
+effect of half precision on the published algorithm is measured with the algorithm as coded, with
+one head of the paper's 64 channels: its losses, and its largest products, computed exactly.
 """
 
 from __future__ import annotations
@@ -229,7 +229,7 @@ def table(rows: Rows, size: Size) -> str:
         f"{MAX_FLOAT16:,.0f}:\n\n{markdown(curve_heads, curves)}\n\nA step whose gradients "
         "overflow is skipped and the loss scale halved; training ends when the loss itself is "
         "not finite. *As coded*: products in float16; sums, powers and norms in float32; "
-        "*plain* multiplies queries by d^(1/4). Product sizes are those of exact products of "
+        "*plain* multiplies queries by d^(1/4). Product sizes are of exact products of "
         "the current queries, keys and values."
     )
 

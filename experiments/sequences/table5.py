@@ -2,7 +2,7 @@
 
     FLAX_LINATTN_DATA=FOLDER python -m experiments.sequences.table5
 
-Throughput and memory of the same are in ``experiments.efficiency.taylorshift_heads``.
+Throughput and memory of the table are in ``experiments.efficiency.taylorshift_heads``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""TaylorShift, table 8: three convolutions in place of the linear layer that embeds tokens.
+"""TaylorShift, table 8: three convolutions instead of the linear layer that embeds tokens.
 
 FLAX_LINATTN_DATA=FOLDER python -m experiments.sequences.table8
 """

@@ -1,8 +1,8 @@
-"""TaylorShift, table 3, ImageNet (Ti): its model, trained on some of Tiny-ImageNet for equal time.
+"""TaylorShift, table 3, ImageNet (Ti): its model, trained on part of Tiny-ImageNet for equal time.
 
     FLAX_LINATTN_DATA=FOLDER python -m experiments.sequences.ti
 
-Each mechanism has as many training steps as fit into one time, by the time of a step of its own.
+Each mechanism trains for as many steps as fit in one time budget, given its own time per step.
 """
 
 from __future__ import annotations

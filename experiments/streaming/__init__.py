@@ -1,1 +1,1 @@
-"""A trained classifier over a long stream: time and memory an observation (Aaren, figure 5)."""
+"""A trained classifier on a long stream: time and memory per observation (Aaren, figure 5)."""

@@ -1,17 +1,18 @@
-"""Endless streams: what the error of a forecaster is after any number of tokens.
+"""Endless streams: the error of a forecaster after any number of tokens.
 
     python -m experiments.streaming.drift
 
-None of the papers has this. Aaren weighs all of its past alike but for scores, and the more of it
-there is the less a new token counts; forgetting Aaren lets scores fall. Models learn from windows
-and are then run as one stream that is never reset.
+None of the implemented papers measures this. Aaren weights its whole past by scores alone, so a new
+token counts less the longer the past is; forgetting Aaren lets the scores of old tokens decay.
+Models train on windows, and then run as one stream that is never reset.
 
-A series of regimes: levels sampled from a normal distribution of std 1, each for a time sampled
-from an exponential one of mean 500, with noise of std 0.5. What forecasts the next value best
-without knowing the level is a mean of the last ones. The stream has a million steps that no model
-has seen. No model receives positions, of which it would learn only those of a window.
+Regimes: a series of levels sampled from a normal distribution of std 1, each held for a duration
+sampled from an exponential distribution of mean 500, with noise of std 0.5. Without knowledge of
+the level, the best forecast of the next value is a mean of the latest values. The stream has a
+million steps that no model was trained on. Models receive no positions, because training would
+cover only the positions of the first window.
 
-ETTh1: all rows after those of training, 96 hours ahead, against the same model reset after
+ETTh1: all rows after the training rows, 96 hours ahead, compared with the same model reset after
 every 96 rows.
 """
 

@@ -2,11 +2,11 @@
 
     python -m experiments.streaming.latency
 
-The stream is the test recordings of Japanese Vowels end to end, without a reset. Aaren's
-classifier (that of ``make demo``, untrained: its steps cost the same) is compared with the same
-model with softmax attention and a key/value cache for the whole stream, which stops earlier, since
-its step costs the whole cache. Blocks of steps of both run in turn, in one process; figures are
-medians over the last steps before each count.
+The stream is the concatenated test recordings of Japanese Vowels, without a reset. Aaren's
+classifier (that of ``make demo``, untrained, because training does not change the cost of a step)
+is compared with the same model with softmax attention and a key/value cache for the whole stream.
+The softmax stream stops earlier, because each of its steps reads the whole cache. Blocks of steps
+of both run in turns in one process. Numbers are medians over the last steps before each count.
 """
 
 from __future__ import annotations

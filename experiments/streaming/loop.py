@@ -1,12 +1,12 @@
-"""Time of a token and size of the state, whatever came before: in one program, and from Python.
+"""Time per token and size of the state, by the number of tokens: in one program, and from Python.
 
     python -m experiments.streaming.loop
 
-The mechanisms alone, without projections: 8 heads of 64 channels, float32. In one program the
-output of a step is the next step's token, for 1,024 to 65,536 tokens. From Python every step is
-a call of one program, with the state's memory reused (donated) or not. Variants run in turns in
-one process; figures are medians. Where other programs share the cores, long calls wait and
-short ones hardly do: the time that this process computed, beside the time that passed, tells.
+The mechanisms alone, without projections: 8 heads of 64 channels, float32. In one program, the
+output of a step is the next step's token, for 1,024 to 65,536 tokens. From Python, every step is a
+call of one program, with or without donation of the state's memory. Variants run in turns in one
+process, and numbers are medians. If other programs share the cores, they delay long calls much more
+than short ones: compare the CPU time of this process with the elapsed time.
 """
 
 from __future__ import annotations

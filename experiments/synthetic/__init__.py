@@ -1,1 +1,1 @@
-"""Next symbols: the expressive-attention paper's evaluation, and what it leaves out."""
+"""Next-symbol prediction: the evaluation of the expressive-attention paper, and additions to it."""

@@ -2,11 +2,12 @@
 
     python -m experiments.synthetic.figure3
 
-Expressive-attention paper, figure 3. Its context lengths are lost; ours stand on both sides of the
-longest cycle, 56 symbols, and of half of it: from a context of 56 on, the symbol to be guessed
-stands in it a cycle before; from 28 on, half a cycle before, where it is the same modulo 8. The
-standard setting was fitted to the paper's text on this figure, by the first two of these sixteen
-seeds; at the middle context each attention also has the setting that is best for itself.
+Expressive-attention paper, figure 3, whose context lengths the available text lacks. Ours are below
+and above the longest cycle, 56 symbols, and half of it. A context of 56 or more contains the
+predicted symbol one cycle earlier; a context of 28 or more contains, half a cycle earlier, a symbol
+that is equal modulo 8. The standard setting was fitted to the paper's text on this figure, with the
+first two of these sixteen seeds. At the middle context each attention also runs with its own best
+setting.
 """
 
 from __future__ import annotations

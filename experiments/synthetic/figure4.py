@@ -1,10 +1,10 @@
-"""N2T5, two series only: how long each attention stays at chance.
+"""N2T5 with two series only: how long the accuracy of each attention stays at chance.
 
     python -m experiments.synthetic.figure4
 
 Expressive-attention paper, figure 4: with two symbols and an embedding of two, the model is as
-small as it can be. Its context lengths are lost; ours are a quarter and a half of the longer cycle,
-63 symbols, and the smaller is judged.
+small as possible. The available text lacks the context lengths. Ours are a quarter and a half of
+the longer cycle, 63 symbols; the verdict uses the smaller one.
 """
 
 from __future__ import annotations

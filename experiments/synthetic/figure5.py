@@ -1,10 +1,10 @@
-"""N16T5, whose 16.8 million states nothing can learn by heart.
+"""N16T5, whose 16.8 million states no model can memorize.
 
     python -m experiments.synthetic.figure5
 
-Expressive-attention paper, figure 5. Its context lengths are lost. Modulo 2, 4, 8 and 16 a series
-comes again after 63, 126, 252 and 504 symbols; ours is the context from which on it is known modulo
-4, and fewer runs of it, for want of time.
+Expressive-attention paper, figure 5, whose context lengths the available text lacks. Modulo 2, 4, 8
+and 16 a series repeats after 63, 126, 252 and 504 symbols. Our context is the shortest one that
+determines the next symbol modulo 4. It has fewer runs, to save time.
 """
 
 from __future__ import annotations

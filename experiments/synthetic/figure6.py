@@ -1,8 +1,8 @@
-"""A mixture of N16T2 and N16T2-S: two rules, and nothing says which.
+"""A mixture of N16T2 and N16T2-S: two rules without a sign of which one applies.
 
     python -m experiments.synthetic.figure6
 
-Expressive-attention paper, figure 6; its context length is lost.
+Expressive-attention paper, figure 6, whose context length the available text lacks.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""NT-R on N16T2: a rule that changes where a rare event happens.
+"""NT-R on N16T2: a rule that changes after a rare event.
 
     python -m experiments.synthetic.figure7
 
-Expressive-attention paper, figure 7. Its event is lost but for its probability of 1/16; ours is
-that the last symbol is 0. Of its two contexts one is 128; ours has fewer runs, for want of time.
+Expressive-attention paper, figure 7. The available text has only the probability of the event,
+1/16; our event is that the last symbol is 0. One of the paper's two contexts is 128; ours has fewer
+runs, to save time.
 """
 
 from __future__ import annotations

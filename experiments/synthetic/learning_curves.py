@@ -1,4 +1,4 @@
-"""Figures of the expressive-attention paper: accuracy against epochs, 16 runs of an attention."""
+"""Figures of the expressive-attention paper: accuracy by epoch, for 16 runs of each attention."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Every causal mechanism on N16T2, where expressive and dot-product attention differ.
+"""Every causal mechanism on N16T2, which distinguishes expressive from dot-product attention.
 
     python -m experiments.synthetic.mechanisms
 
-One step further than the expressive-attention paper, which compares two. By the standard setting of
-the search, which was fitted to those two.
+The expressive-attention paper compares only these two. All mechanisms use the standard setting of
+the search, which was fitted to the two.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""Recall, copying, induction and parity, by every causal mechanism, against bytes of state.
+"""Recall, copying, induction and parity, by every causal mechanism, by bytes of state.
 
     python -m experiments.synthetic.recall
 
-None of the papers measures it. Element-wise attention is said to keep softmax attention's
-"spikiness" and not to compress history; the Aaren paper's appendix G fears that a learned query
-limits language models. Both are tested from outside: a causal language model of two blocks and one
-head answers what stands in a sequence, at equal width, and at the width at which the state of the
-stream has about as many bytes as that of all others. Two learning rates each, one chosen on
-validation data.
+None of the implemented papers measures this. Element-wise attention claims to keep softmax
+attention's "spikiness" and not to compress history; the Aaren paper's appendix G suspects that a
+learned query limits language models. The experiment tests both: a causal language model of two
+blocks and one head answers questions about its sequence, once at equal width, and once at the width
+at which the state of the stream has about as many bytes as that of every other model. Each has two
+learning rates, and the better one is selected on validation data.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""By what runs on symbols are judged: stated before the runs that test it."""
+"""Rules by which runs on symbols are judged, stated before the runs that test them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several synthetic-task runs trained at once, and the result of each."""
+"""Several synthetic-task runs trained at once, and the results of each."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def train_cells(
     """Trains runs, and says what they came to.
 
     Returns:
-        "epochs", those of the validations; "runs", of each its cell, "accuracies" at these epochs,
+        "epochs" of the validations; "runs", of each its cell, "accuracies" at these epochs,
         "failed" (the step in which it became NaN or infinite, or None), and of the parameters
         that validated best "best_epoch", "validation_accuracy", "test_accuracy" and
         "test_success". Of a run that failed before it was validated these are None. With

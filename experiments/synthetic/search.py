@@ -1,15 +1,15 @@
-"""The hyperparameters that the expressive-attention paper's text has lost, searched for.
+"""Search for the hyperparameters that the available text of the expressive-attention paper lacks.
 
     python -m experiments.synthetic.search
 
-Learning rate, momentum, readout, whose projections, initial weights and context lengths of its
-section "Experimental settings" are not known here. The search is the same for both attentions and
-shown whole: every cell of the grid, two seeds each, on N16T2. The paper has one standard setting
-for both attentions and all tasks, which stays hidden unless its own results tell it: ours is the
-cell whose accuracies are nearest to those that the paper tells of figure 3, by the mean absolute
-difference over ``PRINTED``. So figure 3 is what it is fitted to, and figures 4 to 7 test it. Beside
-it each attention gets the setting that is best for itself, by the mean accuracy over all contexts.
-(Validation accuracies; a run that became infinite counts 0; of equal cells the first.)
+Of its section "Experimental settings", learning rate, momentum, readout, sharing of projections,
+initial weights and context lengths are unknown. The search is the same for both attentions and is
+reported completely: every cell of the grid, two seeds each, on N16T2. The paper has one standard
+setting for both attentions and all tasks, which can only be inferred from its results. Ours is the
+cell whose accuracies are nearest to the paper's in figure 3, by the mean absolute difference over
+``PRINTED``. The setting is therefore fitted to figure 3, and figures 4 to 7 test it. In addition,
+each attention runs with its own best setting, by the mean accuracy over all contexts. (Accuracies
+are on validation data; a run with infinite numbers counts as 0; the first of equal cells wins.)
 """
 
 from __future__ import annotations

@@ -1,12 +1,13 @@
-"""Attention weights while N16T2 and N2T5 are learned.
+"""Attention weights during training on N16T2 and N2T5.
 
     python -m experiments.synthetic.snapshots
 
-Expressive-attention paper, figure 4, shows attention matrices of N2T5 and finds that attention does
-not settle on the two symbols from which the next one follows. Ours are those of N16T2, too, which
-is learned here; one run of each attention by the standard setting, with its initial parameters and
-with those that validated best within N epochs, and the mean over windows of a test series.
-The table also has the fraction of the loss's gradient that reaches the scores' parameters.
+The expressive-attention paper, figure 4, shows attention matrices of N2T5 and finds that attention
+does not settle on the two symbols that determine the next one. Ours include N16T2, which models do
+learn. Each attention has one run with the standard setting. Snapshots are of its initial
+parameters, and of the parameters with the best validation within N epochs; weights are means over
+the windows of a test series. The table also has the fraction of the gradient of the loss that
+reaches the parameters of the scores.
 """
 
 from __future__ import annotations

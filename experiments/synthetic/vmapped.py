@@ -1,10 +1,10 @@
-"""Sixteen runs in one program against sixteen in a row.
+"""Sixteen runs in one program compared with sixteen runs one after another.
 
     python -m experiments.synthetic.vmapped
 
-Not of the paper, which averages over 16 runs and does not say how long they take. Seconds an epoch
-of one run and of 16 at once by ``training.fit``, as one group and in the groups of the default, in
-turns, batches and checkpoints left out.
+Not from the paper, which averages over 16 runs without stating their time. Seconds per epoch of one
+run and of 16 runs at once by ``training.fit``, as one group and in the default groups, in turns,
+without the time for batches and checkpoints.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Tables of trained runs: what all experiments on accuracy and error share.
+"""Tables of trained runs: the common part of all experiments on accuracy and error.
 
-A table has a row for each data set, a column a mechanism, and a run for each cell and seed.
-Runs resume where they stopped; results are stored with the commit that made them.
+A table has a row for each data set, a column for each mechanism, and a run for each cell and seed.
+Runs resume where they stopped. Results are stored with the commit that produced them.
 """
 
 from experiments.tables.cells import Cell, Metric, Published

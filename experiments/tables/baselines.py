@@ -1,4 +1,4 @@
-"""Baselines of the tables, as stored by experiments/baselines.py."""
+"""Baselines of the tables, as stored by ``experiments.baselines``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a table of trained runs is made of: cells, and the numbers of their runs."""
+"""Cells of a table of trained runs, and the numbers of their runs."""
 
 from __future__ import annotations
 

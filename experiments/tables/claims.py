@@ -1,7 +1,7 @@
-"""What a paper claims of two columns, and what our runs say of it.
+"""Claims of a paper about two columns, and the verdicts of our runs.
 
-Rows of one data set are one cluster: their differences are averaged before they are compared with
-those of other data sets. Seeds are paired.
+Rows of one data set are one cluster: their differences are averaged before the comparison with
+other data sets. Seeds are paired.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Outcome(NamedTuple):
         data_sets: how many they are of.
         published: of how many of those the paper has numbers.
         over_data_sets: of the percentages, a data set a number; None for too few of them.
-        over_rows: the same with the rows as if they were independent, which they are not.
+        over_rows: the same with rows treated as independent, which they are not.
         verdicts: of ``over_data_sets``.
         holds: whether the claim does; None where the runs do not decide it, or are of too few data
             sets. By a margin the runs that test it decide alone.

@@ -1,4 +1,4 @@
-"""The description of a table of trained runs, and how it is filled."""
+"""The description of a table of trained runs, and how its cells are filled."""
 
 from __future__ import annotations
 

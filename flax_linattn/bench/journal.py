@@ -60,7 +60,7 @@ class Journal:
     An unfinished file with the same head, except for the date, is continued: its rows are not
     measured again, and several processes may share it. An unfinished file with another head is
     renamed (``results.unfinished-1.json``) and continued if it gets its old name again. Finished
-    files are replaced, and those of a changed ("-dirty") commit, whose code is not known.
+    files are replaced, and so are files of a changed ("-dirty") commit, whose code is not known.
 
     Args:
         path: The JSON file, whose folder is created.
@@ -68,7 +68,7 @@ class Journal:
         progress: Print a line for each row on standard error.
 
     Attributes:
-        rows: Rows that this run asked for, in its order.
+        rows: Rows that this run requested, in its order.
 
     Example:
         >>> import tempfile

@@ -27,8 +27,8 @@ class Ratio(NamedTuple):
         length: Sequence length T.
         which: Name of the pass.
         peer: Name of the peer.
-        time: Median time of the peer over that of ours, for each repeat; empty if not run.
-        memory: Temporary bytes of the peer over those of ours.
+        time: Median time of the peer divided by ours, for each repeat; empty if not run.
+        memory: Temporary bytes of the peer divided by ours.
         floored: The same, with ours at least ``MEMORY_FLOOR``.
     """
 

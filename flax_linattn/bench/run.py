@@ -33,7 +33,7 @@ class BenchOptions:
         rounds: Number of times that each program runs in a repeat.
         repeats: Number of times that the whole suite is measured.
         seconds: Time limit of a comparison in seconds, after at least three rounds.
-        lengths: Sequence lengths. Default: those of each comparison.
+        lengths: Sequence lengths. Default: the lengths of each comparison.
         curves: Also measure over many lengths, and draw figures (needs matplotlib).
         curve_lengths: Sequence lengths of the figures.
         against: Earlier ratios.json to compare with; the exit status is 1 if a ratio fell.

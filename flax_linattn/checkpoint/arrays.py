@@ -27,7 +27,13 @@ from jax.experimental import multihost_utils
 from flax_linattn.annotations import fits
 from flax_linattn.checkpoint.quiet import quiet_threads
 from flax_linattn.checks import quote
-from flax_linattn.storage import open_regular, write_text
+from flax_linattn.storage import (
+    MAX_JSON_BYTES,
+    check_json_size,
+    open_regular,
+    parse_json,
+    write_text,
+)
 
 FOLDER = "arrays"
 """Name of the folder of the arrays, in the folder of a checkpoint."""
@@ -39,8 +45,6 @@ MAX_EXTRA_BYTES = 2**26
 """Maximum size of Orbax's own files, in addition to twice the arrays."""
 JSON_FORMAT = 2
 """Format number of ``write_json``."""
-MAX_JSON_BYTES = 2**27
-"""Maximum size of a JSON file, which 400,000 validations take; reading copies it three times."""
 _MAX_HEAD_BYTES = 1000
 """Maximum size of the format number and the checksum before the values."""
 
@@ -378,10 +382,21 @@ def _checksums(folder: Path) -> dict[str, int]:
 
 
 def write_json(file: Path, values: dict[str, Any]) -> None:
-    """Writes JSON values with a format number and a checksum, under the stem of the file name."""
+    """Writes JSON values with a format number and a checksum, under the stem of the file name.
+
+    Raises:
+        ValueError: If they are too large to be read again.
+    """
     text = json.dumps(values)
     head = json.dumps({"format": JSON_FORMAT, "crc32": zlib.crc32(text.encode())})
-    write_text(file, f"{head[:-1]}{_text_before_values(file)}{text}}}")
+    text = f"{head[:-1]}{_text_before_values(file)}{text}}}"
+    try:
+        check_json_size(text.encode())
+    except ValueError as error:
+        raise ValueError(
+            f"{file.name} would be too large to load: {error}; in a run, validate less often"
+        ) from None
+    write_text(file, text)
 
 
 def read_json(file: Path) -> dict[str, Any]:
@@ -398,7 +413,7 @@ def read_json(file: Path) -> dict[str, Any]:
         {'step': 3}
     """
     with _readable(file):
-        values = json.loads(read_json_text(file))
+        values = parse_json(read_json_text(file))
         if not isinstance(values, dict):
             raise TypeError
     return cast(dict[str, Any], values)

@@ -6,7 +6,9 @@ and their flags are added here. Heavy imports wait until a command runs, so that
 
 from __future__ import annotations
 
+import ctypes
 import difflib
+import functools
 import importlib
 import os
 import re
@@ -67,6 +69,23 @@ _COMMANDS = {
         "RUN",
         "print predictions after each observation of a stream",
         f"{__name__}.stream:stream_command",
+        is_parsed=False,
+    ),
+    "generate": _Command(
+        "RUN",
+        "continue a prompt with a language model",
+        f"{__name__}.generate:generate",
+    ),
+    "export": _Command(
+        "RUN",
+        "write a run as one file that streams without this library",
+        f"{__name__}.export:export_command",
+        is_parsed=False,
+    ),
+    "serve": _Command(
+        "RUN_OR_BUNDLE",
+        "serve the stream of a run or a bundle over HTTP and WebSocket",
+        f"{__name__}.serve:serve_command",
         is_parsed=False,
     ),
     "state": _Command(
@@ -221,6 +240,7 @@ def _run(command: _Command, name: str, args: list[str]) -> int:
         call: Any = getattr(importlib.import_module(module), function)
         from flax_linattn.cli import flags
 
+        _return_compiler_memory()
         with interruptible():
             if not command.is_parsed:
                 status: int = call(args[1:])
@@ -251,6 +271,29 @@ def _run(command: _Command, name: str, args: list[str]) -> int:
         print("interrupted.", file=sys.stderr)
         return INTERRUPTED
 
+
+@functools.cache
+def _return_compiler_memory() -> None:
+    """Returns memory to the system after each compilation, from now on.
+
+    XLA's compiler takes hundreds of megabytes for a training step, and glibc's ``malloc`` would
+    keep them, so that the process would need them in addition to what comes later.
+    """
+    import jax
+
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
+    if trim is None:
+        return
+
+    def after(event: str, duration_secs: float, **_: str | int) -> None:
+        if event == _COMPILED and duration_secs > 0.1:  # a trim takes milliseconds
+            trim(0)
+
+    jax.monitoring.register_event_duration_secs_listener(after)
+
+
+_COMPILED = "/jax/core/compile/backend_compile_duration"
+"""Event of JAX after a compilation."""
 
 FLAGS = {
     "run_dir": "run",

@@ -121,7 +121,8 @@ def print_report(report: Report) -> None:
     if report.verdict:
         print(f"{'warning: ' if report.is_beaten else ''}{report.verdict}")
     for name in report.tables:
-        _print_table(report.values[name])
+        if rows := report.values[name]:
+            _print_table(rows)
 
 
 def _print_table(rows: list[dict[str, Any]]) -> None:

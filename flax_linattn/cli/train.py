@@ -27,10 +27,10 @@ class Start:
     Attributes:
         run: Folder of the run. Default: a folder in runs, named after the data and the options.
         resume: Resume the interrupted run in the folder --run. Options for data, model and training
-            default to those of the run; options for devices and output are not saved.
+            default to the values of the run; options for devices and output are not saved.
         preset: Preset whose options become the defaults; the presets are listed above.
         init_run: Folder of a trained run whose parameters the new run starts from. Options default
-            to those of that run; options for data and training may differ.
+            to the values of that run; options for data and training may differ.
         refit_scales: Compute the input scales from the new data. Default: use the scales of the run
             given by --from.
         keep_optimizer: Start from the optimizer state of the run given by --from. Default: a new

@@ -5,6 +5,7 @@ from flax_linattn.control.environments import (
     action_bounds,
     make_environments,
     max_episode_steps,
+    num_actions,
 )
 from flax_linattn.control.play import Agent, SamplingAgent, play
 
@@ -15,6 +16,7 @@ __all__ = [
     "check_rendering",
     "make_environments",
     "max_episode_steps",
+    "num_actions",
     "play",
     "save_animation",
 ]

@@ -102,8 +102,9 @@ def make_environments(
     Raises:
         ValueError: If Gymnasium or a package of the environment is not installed.
         OptionError: If the environment does not exist; if its observations have another size; if
-            its observations or actions are not vectors; if its episodes have no maximum number of
-            steps; or if a package cannot be imported or is not allowed to be.
+            its observations are not vectors; if its actions are neither vectors nor discrete; if
+            its episodes have no maximum number of steps; or if a package cannot be imported or is
+            not allowed to be.
 
     Example:
         >>> from contextlib import closing
@@ -170,9 +171,17 @@ def max_episode_steps(environments: VectorEnv) -> int:
     return environments.spec.max_episode_steps
 
 
-def action_bounds(environments: VectorEnv) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Minimum and maximum of the actions of environments, float32 `[A]` each."""
+def num_actions(environments: VectorEnv) -> int | None:
+    """Number of discrete actions of environments; None if actions are continuous."""
     space: Any = environments.single_action_space
+    return int(space.n) if type(space).__name__ == "Discrete" else None
+
+
+def action_bounds(environments: VectorEnv) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Minimum and maximum of the continuous actions of environments, float32 `[A]` each."""
+    space: Any = environments.single_action_space
+    if num_actions(environments) is not None:
+        raise ValueError(f"discrete actions have no bounds, got actions {space}.")
     return space.low.astype(np.float32), space.high.astype(np.float32)
 
 
@@ -236,13 +245,19 @@ def _quiet_models(spec: Any) -> Iterator[None]:
 
 
 def _check_spaces(env: Any, env_id: str) -> int:
-    """Returns S; checks that observations and actions are vectors, and episodes end."""
+    """Returns S; checks the spaces of observations and actions, and that episodes end."""
     observations, actions = env.observation_space, env.action_space
-    is_box = type(actions).__name__ == "Box" and len(actions.shape) == 1
+    kind = type(actions).__name__
+    is_box = kind == "Box" and len(actions.shape) == 1
+    is_continuous = is_box and np.issubdtype(actions.dtype, np.floating)
+    is_discrete = kind == "Discrete" and actions.start == 0
     if type(observations).__name__ != "Box" or len(observations.shape) != 1:
         fault = f"observations of {env_id} must be vectors (a Box [S]), got {observations}."
-    elif not is_box or not np.issubdtype(actions.dtype, np.floating):
-        fault = f"actions of {env_id} must be continuous vectors (a Box [A]), got {actions}."
+    elif not (is_continuous or is_discrete):
+        fault = (
+            f"actions of {env_id} must be continuous vectors (a Box [A]), or one choice from 0 "
+            f"(Discrete), got {actions}."
+        )
     elif env.spec is None or env.spec.max_episode_steps is None:
         fault = f"{env_id} has no maximum number of steps; register it with max_episode_steps."
     else:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flax_linattn.checks import check_integers
-from flax_linattn.control.environments import action_bounds
+from flax_linattn.control.environments import action_bounds, num_actions
 from flax_linattn.data.episodes import Episodes
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ class Agent(Protocol):
         observations: NDArray[np.float32],
         rewards: NDArray[np.float32],
         begins: NDArray[np.bool_],
-    ) -> NDArray[np.float32]:
+    ) -> NDArray[np.float32] | NDArray[np.int64]:
         """Chooses the next action of each row.
 
         Args:
@@ -38,7 +38,7 @@ class Agent(Protocol):
                 the previous episode of the row; bool [B].
 
         Returns:
-            Actions, float32 [B, A].
+            Actions, float32 [B, A]; discrete actions, integers [B].
         """
         ...
 
@@ -81,12 +81,12 @@ def play(
             episodes so far; its exceptions end the play.
 
     Returns:
-        The episodes, in the order of the seeds. Their actions are the agent's, clipped to the
-        bounds of the environment, as D4RL's environments do (``NormalizedBoxEnv``).
+        The episodes, in the order of the seeds. Their actions are the agent's; continuous ones are
+        clipped to the bounds of the environment, as D4RL's environments do (``NormalizedBoxEnv``).
 
     Raises:
-        ValueError: If there are no seeds, actions are not finite or have the wrong size, or
-            observations or rewards are not finite.
+        ValueError: If there are no seeds; if actions are not finite, have the wrong size or are out
+            of the range of discrete actions; or if observations or rewards are not finite.
 
     Example:
         >>> from contextlib import closing
@@ -103,6 +103,7 @@ def play(
         raise ValueError("play needs at least one seed, got none.")
     check_integers(0, seed=min(seeds))
     env_id = environments.spec.id if environments.spec is not None else None
+    choices = num_actions(environments)
     reset: Any = environments.reset  # its annotation has a single seed
     rows = environments.num_envs
     rewards = np.zeros(rows, np.float32)
@@ -128,7 +129,10 @@ def play(
             if isinstance(agent, SamplingAgent):
                 agent.begin(starting.tolist(), chosen)
         answers = agent.act(observations.copy(), rewards.copy(), begins)
-        actions = _clip_actions(answers, environments, playing)
+        if choices is None:
+            actions: NDArray = _clip_actions(answers, environments, playing)
+        else:
+            actions = _check_choices(answers, choices, playing)
         received, gains, terminations, truncations, _ = environments.step(actions)
         rewards = gains.astype(np.float32)
         if (wrong := np.flatnonzero(~np.isfinite(rewards))).size:
@@ -155,6 +159,7 @@ def play(
         starts=np.cumsum([0, *np.bincount(numbers)], dtype=np.int64),
         terminated=terminated,
         env_id=env_id,
+        num_actions=choices,
     )
 
 
@@ -182,3 +187,23 @@ def _clip_actions(
         row = int(np.argmax(wrong))
         raise ValueError(f"actions must be finite, got {actions[row]} in row {row}.")
     return np.clip(actions, low, high)
+
+
+def _check_choices(
+    answers: NDArray, num_actions: int, playing: NDArray[np.bool_]
+) -> NDArray[np.int64]:
+    """Checks the discrete actions of rows with a running episode, int64 `[B]`; others become 0."""
+    actions = np.asarray(answers)
+    if actions.shape != playing.shape or actions.dtype.kind not in "iu":
+        raise ValueError(
+            f"expected discrete actions as integers of shape {[*playing.shape]}, got "
+            f"{actions.dtype} {[*actions.shape]}."
+        )
+    wrong = playing & ((actions < 0) | (actions >= num_actions))
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        raise ValueError(
+            f"expected discrete actions from 0 to {num_actions - 1}, got {actions[row]} in row "
+            f"{row}."
+        )
+    return np.where(playing, actions, 0).astype(np.int64)

@@ -1,6 +1,6 @@
 """Estimators with scikit-learn's interface: ``fit`` on arrays or data frames, then ``predict``.
 
-Models, losses and training are those of the commands. scikit-learn is optional: where it is
+Models, losses and training are the same as in the commands. scikit-learn is optional: where it is
 installed, ``clone``, ``Pipeline`` and ``cross_val_score`` accept these estimators. A data frame as
 input gives a data frame as output.
 """

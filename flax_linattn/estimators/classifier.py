@@ -24,7 +24,7 @@ from flax_linattn.tasks.train import fit_data
 class Classifier(Estimator):
     """Classifies time series: ``fit(X, y)``, then ``predict`` or ``predict_proba``.
 
-    Model and training are those of ``flax-linattn train classify``: attention over a causal
+    Model and training are the same as in ``flax-linattn train classify``: attention over a causal
     convolution of the steps, the mean over time, and a linear head. A stratified fraction of the
     data selects the epoch and ends training. Channels are standardized by the training data, and
     missing values (NaN) interpolated over time.
@@ -148,7 +148,8 @@ class Classifier(Estimator):
 
         Raises:
             NotFittedError: If ``fit`` was not called.
-            ValueError: If X has the wrong shape, or its features differ from those of ``fit``.
+            ValueError: If X has the wrong shape, or its features differ from the features of
+                ``fit``.
         """
         run = self._fitted()
         given = read_sequences(X)

@@ -52,8 +52,8 @@ DATA_FILE = "data.parquet"
 class Forecaster(Estimator):
     """Forecasts the next steps of one or several series: ``fit(series).predict()``.
 
-    Model and training are those of ``flax-linattn train forecast``. The last tenth of the rows, at
-    least one horizon, selects the epoch; no rows are held out for a test.
+    Model and training are the same as in ``flax-linattn train forecast``. The last tenth of the
+    rows, at least one horizon, selects the epoch; no rows are held out for a test.
 
     A series is an array [T, C] or [T], or a data frame or pandas series with times in its index or
     in a column; NaN is a missing value. Forecasts have the same form: [H, C], or a data frame that
@@ -128,7 +128,7 @@ class Forecaster(Estimator):
             y: Ignored, with a warning; an error if it is a frame or its length is not that of X.
             init_run: Run with the same channels whose parameters and scales training starts from,
                 such as ``run_`` of a fitted forecaster, or its folder; see ``tasks.InitRun``.
-                Parameters of this estimator that are None are those of that run.
+                Parameters of this estimator that are None take the values of that run.
 
         Raises:
             ValueError: If X has the wrong shape or too few rows, or a parameter is out of range.
@@ -478,7 +478,8 @@ class ForecasterStream:
                 number; NaN is a missing value. Known future covariates [H, F], flattened, follow.
             time: Time of the row: a ``datetime``, ``numpy.datetime64``, pandas period or string, or
                 an integer if the times of the series are integers. Only required if the model
-                receives time features. It must have a time zone (any) if those of the series have.
+                receives time features. It must have a time zone (any) if the times of the series
+                have one.
 
         Returns:
             The next rows, float64 [H, C], or [H] for a series [T]; of a model with quantiles

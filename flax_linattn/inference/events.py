@@ -9,9 +9,9 @@ import jax.numpy as jnp
 from jaxtyping import Float, Int
 
 from flax_linattn.checks import check_integers
-from flax_linattn.inference.generate import row_keys
 from flax_linattn.inference.model import StreamingModel, check_model
 from flax_linattn.inference.programs import compile_once, step
+from flax_linattn.inference.sampling import row_keys
 from flax_linattn.models.event_forecaster import NextEvent
 from flax_linattn.ops.contract.state import register_state
 from flax_linattn.typing import Array, State
@@ -65,14 +65,14 @@ def sample_events(
         model: An :class:`EventModel`.
         outputs: Outputs of its step on ``x``, [B, ...].
         x: Observation of the last event, [B, W].
-        state: State after the last event; it stays usable. Each row samples one future:
+        state: State after the last event; it remains valid. Each row samples one future:
             ``inference.gather_rows`` repeats rows.
         num_events: Number of events N.
         key: Key of ``jax.random.key``: a single key, from which row i uses ``fold_in(key, i)``, or
             one key per row, [B]. Continuing needs another key, because the counter of samples
             restarts.
         waited: Log of the time since the last event, [B], in units of the scale; the first event is
-            sampled conditional on that time. -inf, like None, is no time.
+            sampled conditional on that time. -inf and None mean no time.
 
     Returns:
         Gaps, event types, and the values to continue from.

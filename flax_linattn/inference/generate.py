@@ -9,12 +9,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike, DTypeLike
-from jaxtyping import Float, Int
+from jaxtyping import Int
 
 from flax_linattn.checks import check_integers
 from flax_linattn.inference.model import StreamingModel, check_model
 from flax_linattn.inference.prefill import check_capacity, check_prompt, prefill_state
 from flax_linattn.inference.programs import compile_once, step
+from flax_linattn.inference.sampling import Sampling, choose, make_sampling
 from flax_linattn.ops.contract.state import register_state
 from flax_linattn.typing import Array, Mask, State
 
@@ -36,12 +37,34 @@ class GenerateOutput(NamedTuple):
     state: State
 
 
-class _Loop(NamedTuple):
-    step: Array  # number of tokens of every row that still runs
-    token: Array  # last token of each row
+class DecodeOptions(NamedTuple):
+    """Options of every step of a loop that generates tokens: stop tokens, padding, sampling."""
+
+    stop: Array
+    pad: Array
+    sampling: Sampling
+
+
+class DecodeLoop(NamedTuple):
+    """Values that a loop carries from token to token.
+
+    Attributes:
+        token: Last token of each row, [B]; padding if the row has stopped.
+        lengths: Number of tokens of each row, int32 [B].
+        runs: Whether each row has not stopped, boolean [B].
+        failed: Whether the logits of each row were NaN, boolean [B].
+        num_tokens: Number of tokens of every row that still runs, int32 [].
+        is_present: Tokens that each row contains, boolean [B, tokens], if they are penalized.
+        state: State of the model before ``token``.
+    """
+
+    token: Array
+    lengths: Array
     runs: Array
     failed: Array
-    out: GenerateOutput
+    num_tokens: Array
+    is_present: Array | None
+    state: State
 
 
 def generate(
@@ -54,6 +77,9 @@ def generate(
     key: Array | None = None,
     temperature: ArrayLike | None = None,
     top_k: int | None = None,
+    top_p: ArrayLike | None = None,
+    min_p: ArrayLike | None = None,
+    repetition_penalty: ArrayLike | None = None,
     pad: int = 0,
     state: State | None = None,
     max_length: int | None = None,
@@ -62,9 +88,13 @@ def generate(
 ) -> GenerateOutput:
     """Continues rows of tokens: the prompt in parallel, then a ``lax.while_loop`` of steps.
 
-    Without ``key`` each token is the most likely one. With it token t of a row is sampled with
-    ``fold_in(key of the row, t)``, so that the samples of a row depend on no other row. The loop
+    Without ``key``, each token is the most likely one. With it, token t of a row is sampled with
+    ``fold_in(key of the row, t)``, so the samples of a row depend on no other row. The loop
     ends as soon as all rows have stopped; a row that has stopped keeps its state.
+
+    The options of the sampling apply in this order, as in Hugging Face's library: repetition
+    penalty, temperature, top_k, top_p, min_p. ``top_p`` and ``min_p`` use the probabilities of the
+    tokens that remain.
 
     Args:
         model: A :class:`StreamingModel` of tokens, int [B] and [B, T], whose outputs are logits
@@ -79,8 +109,18 @@ def generate(
         temperature: Float or float [B], the divisor of the logits, default 1; 0 selects the most
             likely token. It needs ``key``.
         top_k: Number of most likely tokens to sample from; default all. It needs ``key``.
+        top_p: Float or float [B] in (0, 1]: samples from the smallest set of most likely tokens
+            whose probability is at least ``top_p`` (nucleus sampling, Holtzman et al., 2020);
+            default 1, all. It needs ``key``.
+        min_p: Float or float [B] in [0, 1]: samples from tokens whose probability is at least
+            ``min_p`` times that of the most likely token (Nguyen et al., 2025); default 0, all. It
+            needs ``key``.
+        repetition_penalty: Float or float [B] above 0, by which positive logits of tokens in the
+            prompt or among the new tokens are divided, and negative ones multiplied (CTRL, Keskar
+            et al., 2019); default 1, no penalty. ``state`` does not know the tokens before the
+            prompt, which are not penalized.
         pad: Token after the last token of a row that has stopped.
-        state: State before the prompt; default the initial state. It stays usable.
+        state: State before the prompt; default the initial state. It remains valid.
         max_length: Maximum number of tokens of a sequence, needed by mechanisms with a cache: that
             of ``state`` if it is given, T + max_new_tokens by default.
         chunk_size: Number of tokens of a chunk of the prompt, as in ``prefill``; default all.
@@ -108,153 +148,163 @@ def generate(
         >>> out.tokens.shape, out.lengths.tolist(), out.state.position.tolist()
         ((2, 6), [6, 6], [9, 7])
     """
-    check_model(model, sequences=True)
-    prompt, mask = check_prompt(prompt, mask, chunk_size)
-    if not jnp.issubdtype(prompt.dtype, jnp.integer) or prompt.ndim != 2:
-        raise TypeError(f"expected prompt as integers [B, T], got {prompt.dtype} {prompt.shape}.")
-    check_integers(1, max_new_tokens=max_new_tokens, top_k=top_k)
-    if key is None and not (temperature is None and top_k is None):
-        raise ValueError(
-            "temperature and top_k need a key to sample tokens; pass key=jax.random.key(seed)."
-        )
-    batch, prompt = prompt.shape[0], prompt.astype(jnp.int32)
-    if state is None:
-        check_capacity(prompt, mask, max_length)
-        max_length = prompt.shape[1] + max_new_tokens if max_length is None else max_length
-    out, failed = _generate(
+    arguments, options = prepare(
         model,
         prompt,
+        max_new_tokens,
         mask,
-        state,
-        stop=_tokens("stop", stop),
-        keys=None if key is None else row_keys(key, batch),
-        temperature=_temperatures(1.0 if temperature is None else temperature, batch),
-        pad=_tokens("pad", pad)[0],
-        max_new_tokens=max_new_tokens,
+        stop=stop,
+        key=key,
+        temperature=temperature,
         top_k=top_k,
+        top_p=top_p,
+        min_p=min_p,
+        repetition_penalty=repetition_penalty,
+        pad=pad,
+        state=state,
         max_length=max_length,
         chunk_size=chunk_size,
         dtype=dtype,
     )
-    if not isinstance(failed, jax.core.Tracer) and np.asarray(failed).any():
-        row = int(np.asarray(failed).argmax())
-        raise ValueError(
-            f"the logits of row {row} are NaN after {int(out.lengths[row])} new tokens; possible "
-            "causes: a full cache (make the state with a larger max_length), no more positions "
-            "(make the model with more), unknown tokens in the prompt, or NaN in parameters or "
-            "state."
-        )
+    out, failed = _generate(model, *arguments, max_new_tokens=max_new_tokens, **options)
+    raise_if_failed(failed, out.lengths)
     return out
 
 
-@compile_once("max_new_tokens", "top_k", "max_length", "chunk_size", "dtype")
+def prepare(
+    model: StreamingModel,
+    prompt: ArrayLike,
+    max_new_tokens: int | None,
+    mask: Mask | None,
+    *,
+    stop: int | Sequence[int] = (),
+    pad: int = 0,
+    state: State | None = None,
+    max_length: int | None = None,
+    chunk_size: int | None = None,
+    dtype: DTypeLike | None = None,
+    **sampling: Any,
+) -> tuple[tuple[Array, Array | None, State | None, DecodeOptions], dict[str, Any]]:
+    """Checks the arguments of ``generate``; returns arrays and static options of ``start``."""
+    check_model(model, sequences=True)
+    prompt, mask = check_prompt(prompt, mask, chunk_size)
+    if not jnp.issubdtype(prompt.dtype, jnp.integer) or prompt.ndim != 2:
+        raise TypeError(f"expected prompt as integers [B, T], got {prompt.dtype} {prompt.shape}.")
+    check_integers(1, max_new_tokens=max_new_tokens)
+    if state is None:
+        check_capacity(prompt, mask, max_length)
+    if max_length is None and max_new_tokens is not None:
+        max_length = prompt.shape[1] + max_new_tokens
+    options = DecodeOptions(
+        stop=_tokens("stop", stop),
+        pad=_tokens("pad", pad)[0],
+        sampling=make_sampling(batch=prompt.shape[0], **sampling),
+    )
+    static = {"max_length": max_length, "chunk_size": chunk_size, "dtype": dtype}
+    return (prompt.astype(jnp.int32), mask, state, options), static
+
+
+def start(
+    model: StreamingModel,
+    prompt: Array,
+    mask: Array | None,
+    state: State | None,
+    options: DecodeOptions,
+    *,
+    max_length: int | None,
+    chunk_size: int | None,
+    dtype: DTypeLike | None,
+) -> DecodeLoop:
+    """Processes the prompt, and chooses the first token of each row."""
+    batch, sampling = prompt.shape[0], options.sampling
+    logits, state = prefill_state(
+        model, prompt, mask, state, max_length=max_length, chunk_size=chunk_size, dtype=dtype
+    )
+    if logits.ndim != 2 or not 1 <= (sampling.top_k or 1) <= logits.shape[1]:
+        raise ValueError(
+            "expected the model's step to return logits [B, tokens] with at least "
+            f"top_k={sampling.top_k} tokens, got shape {logits.shape}."
+        )
+    is_present = None
+    if sampling.repetition_penalty is not None:
+        real = jnp.ones(prompt.shape, bool) if mask is None else mask
+        is_present = jax.vmap(lambda row, tokens, real: row.at[tokens].max(real))(
+            jnp.zeros(logits.shape, bool), prompt, real
+        )
+    loop = DecodeLoop(
+        token=jnp.broadcast_to(options.pad, (batch,)),
+        lengths=jnp.zeros(batch, jnp.int32),
+        runs=jnp.ones(batch, bool) if mask is None else jnp.any(mask, axis=1),
+        failed=jnp.zeros(batch, bool),
+        num_tokens=jnp.zeros((), jnp.int32),
+        is_present=is_present,
+        state=state,
+    )
+    return _append(logits, loop, options)
+
+
+def advance(model: StreamingModel, loop: DecodeLoop, options: DecodeOptions) -> DecodeLoop:
+    """Processes the last token of each row that still runs, and chooses its next token."""
+    logits, state = step(model, loop.token, loop.state, mask=loop.runs)
+    return _append(logits, loop._replace(state=state), options)
+
+
+def _append(logits: Array, loop: DecodeLoop, options: DecodeOptions) -> DecodeLoop:
+    failed = loop.runs & jnp.any(jnp.isnan(logits), axis=1)
+    runs = loop.runs & ~failed
+    token = choose(logits, loop.num_tokens, options.sampling, loop.is_present)
+    token = jnp.where(runs, token, options.pad)
+    is_present = loop.is_present
+    if is_present is not None:
+        is_present = jax.vmap(lambda row, token, real: row.at[token].max(real))(
+            is_present, token, runs
+        )
+    return DecodeLoop(
+        token=token,
+        lengths=loop.lengths + runs.astype(jnp.int32),
+        runs=runs & ~jnp.isin(token, options.stop),
+        failed=loop.failed | failed,
+        num_tokens=loop.num_tokens + 1,
+        is_present=is_present,
+        state=loop.state,
+    )
+
+
+@compile_once("max_new_tokens", "max_length", "chunk_size", "dtype")
 def _generate(
     model: StreamingModel,
     prompt: Array,
     mask: Array | None,
     state: State | None,
+    options: DecodeOptions,
     *,
-    stop: Array,
-    keys: Array | None,
-    temperature: Array,
-    pad: Array,
     max_new_tokens: int,
-    top_k: int | None,
-    max_length: int | None,
-    chunk_size: int | None,
-    dtype: DTypeLike | None,
+    **static: Any,
 ) -> tuple[GenerateOutput, Array]:
-    batch = prompt.shape[0]
-    logits, state = prefill_state(
-        model, prompt, mask, state, max_length=max_length, chunk_size=chunk_size, dtype=dtype
-    )
-    if logits.ndim != 2 or not 1 <= (top_k or 1) <= logits.shape[1]:
-        raise ValueError(
-            f"expected the model's step to return logits [B, tokens] with at least top_k={top_k} "
-            f"tokens, got shape {logits.shape}."
-        )
+    def body(carry: tuple[DecodeLoop, Array]) -> tuple[DecodeLoop, Array]:
+        loop = advance(model, carry[0], options)
+        return loop, carry[1].at[:, loop.num_tokens - 1].set(loop.token)
 
-    def write(logits: Array, state: State, loop: _Loop) -> _Loop:
-        """Appends a token to each row that still runs."""
-        failed = loop.runs & jnp.any(jnp.isnan(logits), axis=1)
-        runs = loop.runs & ~failed
-        token = jnp.where(runs, choose(logits, keys, loop.step, temperature, top_k), pad)
-        out = GenerateOutput(
-            tokens=loop.out.tokens.at[:, loop.step].set(token),
-            lengths=loop.out.lengths + runs.astype(jnp.int32),
-            state=state,
-        )
-        runs = runs & ~jnp.isin(token, stop)
-        return _Loop(loop.step + 1, token, runs, loop.failed | failed, out)
-
-    def body(loop: _Loop) -> _Loop:
-        return write(*step(model, loop.token, loop.out.state, mask=loop.runs), loop)
-
-    begin = _Loop(
-        step=jnp.zeros((), jnp.int32),
-        token=jnp.broadcast_to(pad, (batch,)),
-        runs=jnp.ones(batch, bool) if mask is None else jnp.any(mask, axis=1),
-        failed=jnp.zeros(batch, bool),
-        out=GenerateOutput(
-            tokens=jnp.broadcast_to(pad, (batch, max_new_tokens)),
-            lengths=jnp.zeros(batch, jnp.int32),
-            state=state,
-        ),
-    )
-    loop = jax.lax.while_loop(
-        lambda loop: (loop.step < max_new_tokens) & jnp.any(loop.runs),
+    loop = start(model, prompt, mask, state, options, **static)
+    tokens = jnp.broadcast_to(options.pad, (prompt.shape[0], max_new_tokens))
+    loop, tokens = jax.lax.while_loop(
+        lambda carry: (carry[0].num_tokens < max_new_tokens) & jnp.any(carry[0].runs),
         body,
-        write(logits, state, begin),
+        (loop, tokens.at[:, 0].set(loop.token)),
     )
-    return loop.out, loop.failed
+    return GenerateOutput(tokens, loop.lengths, loop.state), loop.failed
 
 
-def choose(
-    logits: Float[Array, "B tokens"],
-    keys: Array | None,
-    count: Int[Array, ""],
-    temperature: Float[Array, "B"],
-    top_k: int | None,
-) -> Int[Array, "B"]:
-    """Chooses the next token of each row: the most likely token, or a sample if there are keys.
-
-    Args:
-        logits: Logits of the next token, [B, tokens].
-        keys: Key of each row, [B], which is folded with ``count``; or None.
-        count: Number of new tokens so far.
-        temperature: Divisor of the logits, [B]; 0 selects the most likely token.
-        top_k: Number of most likely tokens to sample from; None uses all.
-    """
-    likely = jnp.argmax(logits, axis=1).astype(jnp.int32)
-    if keys is None:
-        return likely
-    keys = jax.vmap(jax.random.fold_in, (0, None))(keys, count)
-    warm = temperature > 0
-    logits = logits.astype(jnp.float32) / jnp.where(warm, temperature, 1.0)[:, None]
-    if top_k is None:
-        sample = jax.vmap(jax.random.categorical)(keys, logits)
-    else:
-        logits, tokens = jax.lax.top_k(logits, top_k)
-        rank = jax.vmap(jax.random.categorical)(keys, logits)
-        sample = jnp.take_along_axis(tokens, rank[:, None], axis=1)[:, 0]
-    return jnp.where(warm, sample.astype(jnp.int32), likely)
-
-
-def row_keys(key: Any, batch: int) -> Array:
-    """Returns a key for each row, folded from a single key or as given."""
-    if not isinstance(key, jax.Array) or not jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
-        raise TypeError(
-            "expected a key of jax.random.key(seed), got "
-            f"{getattr(key, 'dtype', type(key).__name__)}; wrap raw keys by "
-            "jax.random.wrap_key_data."
-        )
-    if key.shape == ():
-        return jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(batch, dtype=jnp.uint32))
-    if key.shape != (batch,):
+def raise_if_failed(failed: ArrayLike, lengths: ArrayLike) -> None:
+    """Raises ValueError for a row whose logits were NaN, if that is known."""
+    if not isinstance(failed, jax.core.Tracer) and np.asarray(failed).any():
+        row = int(np.asarray(failed).argmax())
         raise ValueError(
-            f"expected a single key or one key per row, ({batch},), got shape {key.shape}."
+            f"the logits of row {row} are NaN after {int(np.asarray(lengths)[row])} new tokens; "
+            "possible causes: a full cache (make the state with a larger max_length), no more "
+            "positions (make the model with more), unknown tokens in the prompt, or NaN in "
+            "parameters or state."
         )
-    return key
 
 
 def _tokens(name: str, tokens: Any) -> Array:
@@ -264,15 +314,3 @@ def _tokens(name: str, tokens: Any) -> Array:
             f"{name} must be integers, tokens of the model, got {array.dtype} {list(array.shape)}."
         )
     return array.astype(jnp.int32)
-
-
-def _temperatures(temperature: ArrayLike, batch: int) -> Array:
-    values = jnp.asarray(temperature, jnp.float32)
-    if values.shape not in ((), (batch,)):
-        raise ValueError(
-            f"expected temperature as a number or one number per row, ({batch},), got shape "
-            f"{values.shape}."
-        )
-    if not isinstance(values, jax.core.Tracer) and not (np.asarray(values) >= 0).all():
-        raise ValueError(f"temperature must be at least 0, got {temperature}.")
-    return jnp.broadcast_to(values, (batch,))

@@ -15,7 +15,7 @@ from flax_linattn.typing import Array, Mask, State
 class StreamingModel(Protocol):
     """A model that runs as a recurrent network, as all functions of this package need.
 
-    Any ``nnx.Module`` with these three methods is one; no base class is needed.
+    Any ``nnx.Module`` with these three methods qualifies, without a base class.
 
     ==================================== ==================================================
     method                               who calls it

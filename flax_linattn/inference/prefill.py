@@ -28,14 +28,14 @@ def prefill(
 ) -> tuple[Array, State]:
     """Processes known observations by the model's parallel form, in one program.
 
-    With ``chunk_size``, chunks are processed by one ``lax.scan``, so that temporary memory is that
-    of one chunk, for any T.
+    With ``chunk_size``, chunks are processed by one ``lax.scan``, so temporary memory
+    does not grow with T.
 
     Args:
         model: A :class:`StreamingModel`.
         x: Observations, [B, T, in_features], T >= 1, or tokens, int [B, T].
         mask: Boolean array of shape [B, T]; True marks valid tokens. Padding may be anywhere.
-        state: State before the observations; default the initial state. It stays usable.
+        state: State before the observations; default the initial state. It remains valid.
         max_length: Maximum number of observations of a sequence, including later ones, needed by
             mechanisms with a cache. Not needed with ``state``.
         chunk_size: Number of observations of a chunk; default all.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -17,11 +17,69 @@ from flax_linattn.nn.meshes import automatic
 from flax_linattn.typing import Array, State
 
 
-def compile_once(*static: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+class Program:
+    """Compiled function of a model, made by ``compile_once``.
+
+    Args:
+        function: The function, whose first argument is a model.
+        static: Names of static arguments.
+        donate: Names of arguments whose memory the program reuses; pass them by name.
+    """
+
+    def __init__(
+        self, function: Callable[..., Any], static: Sequence[str], donate: Sequence[str]
+    ) -> None:
+        run = automatic(1)(function)
+
+        @functools.partial(
+            jax.jit, static_argnums=0, static_argnames=static, donate_argnames=donate
+        )
+        def program(
+            structure: _Structure, variables: list[Array], *args: Any, **kwargs: Any
+        ) -> Any:
+            graphdef, tree = structure.parts
+            return run(nnx.merge(graphdef, jax.tree.unflatten(tree, variables)), *args, **kwargs)
+
+        self._program = program
+        functools.update_wrapper(self, function)
+
+    def __call__(self, model: Any, *args: Any, **kwargs: Any) -> Any:
+        return self.bind(model)(*args, **kwargs)
+
+    def bind(self, model: Any) -> Callable[..., Any]:
+        """Returns the function of the other arguments; later changes of weights have no effect.
+
+        Many calls are faster than calls with the model, which is split into arrays each time.
+        """
+        graphdef, variables = nnx.split(model)
+        leaves, tree = jax.tree.flatten(variables)
+        return functools.partial(self._program, _Structure((graphdef, tree)), leaves)
+
+
+class _Structure:
+    """Static part of a model, with a cached hash: hashing it takes longer than a small step."""
+
+    def __init__(self, parts: tuple[Any, Any]) -> None:
+        self.parts, self._hash = parts, hash(parts)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, _Structure) and self.parts == other.parts)
+
+
+def compile_once(
+    *static: str, donate: Sequence[str] = ()
+) -> Callable[[Callable[..., Any]], Program]:
     """Jits a function whose first argument is a model, once for all models built alike.
 
     The model's arrays are arguments of the program, so that new weights need no compilation, and
     gradients flow into them. Changes that the function makes to the model are lost.
+
+    Args:
+        *static: Names of static arguments.
+        donate: Names of arguments whose memory the program reuses; pass them by name.
 
     Example:
         >>> import jax.numpy as jnp
@@ -36,21 +94,7 @@ def compile_once(*static: str) -> Callable[[Callable[..., Any]], Callable[..., A
         >>> y.shape, traces
         ((1, 3), [2])
     """
-
-    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
-        run = automatic(1)(function)
-
-        @functools.partial(jax.jit, static_argnums=0, static_argnames=static)
-        def program(graphdef: Any, variables: Any, *args: Any, **kwargs: Any) -> Any:
-            return run(nnx.merge(graphdef, variables), *args, **kwargs)
-
-        @functools.wraps(function)
-        def call(model: Any, *args: Any, **kwargs: Any) -> Any:
-            return program(*nnx.split(model), *args, **kwargs)
-
-        return call
-
-    return decorate
+    return lambda function: Program(function, static, donate)
 
 
 @automatic(1)

@@ -130,7 +130,7 @@ def rollout(
             weights included, stay as at the first call.
         mask: Boolean array of shape [B]; where False, the state of the row is unchanged, and its
             outputs are meaningless.
-        state: State of ``prefill`` or steps; default the initial state. It stays usable.
+        state: State of ``prefill`` or steps; default the initial state. It remains valid.
         max_length: Maximum number of observations of a sequence, needed by mechanisms with a cache:
             that of ``state`` if it is given, num_steps by default.
         dtype: Dtype that the state is made for, see ``StreamingModel``; default that of ``x``.

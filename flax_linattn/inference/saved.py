@@ -75,8 +75,8 @@ def load_state(
 ) -> tuple[Tree, dict[str, Any]]:
     """Loads a state of ``save_state``, and its metadata.
 
-    The file may be untrusted: nothing in it is executed, and no more is read than such a state
-    needs.
+    The file may be untrusted: nothing in it is executed, and no more is read than a state of
+    this structure needs.
 
     Args:
         path: File to read.
@@ -105,8 +105,8 @@ def load_state(
                 if header.dtype.kind in "biufc"
             }
             raise ValueError(
-                f"{path} holds the state of another model or of other options; use those that it "
-                "was saved with, or choose another file for a new stream."
+                f"{path} holds the state of another model or of other options; use the "
+                "model and options that it was saved with, or choose another file for a new stream."
                 + diff_states(dict(zip(names, leaves, strict=True)), shapes)
             )
         arrays = []
@@ -195,7 +195,7 @@ class _Archive:
         self._npz = NpzFile(file, strict=True)
         sizes = self._npz.sizes
         if {*sizes} != {*map(str, range(len(sizes) - 1)), _METADATA}:
-            raise ValueError("its entries are not those of a state file")
+            raise ValueError("its entries are not the entries of a state file")
         if sizes[_METADATA] > MAX_METADATA_BYTES:
             raise ValueError(f"its metadata is longer than {MAX_METADATA_BYTES:,} bytes")
         text = self._npz.read(_METADATA)

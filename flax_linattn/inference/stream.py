@@ -34,9 +34,10 @@ class Stream:
         dtype: Dtype of the observations; float64 needs a state of float64.
 
     Attributes:
+        max_length: Maximum number of observations, as given.
         state: State of the model, batch axis first. The next call reuses its memory: copy it
             (``jax.tree.map(jnp.copy, stream.state)``) to save it. It may be set, for example to a
-            loaded state, which is copied and stays usable.
+            loaded state, which is copied and remains valid.
         num_steps: Number of observations since the last reset of all rows.
         num_compilations: Number of compiled programs: one for ``step`` and one for ``prefill``, if
             all inputs have the same shapes and dtypes.
@@ -68,7 +69,7 @@ class Stream:
     ) -> None:
         check_model(model)
         self._model, self._dtype = model, dtype
-        self._batch_size, self._max_length = batch_size, max_length
+        self._batch_size, self.max_length = batch_size, max_length
         self._state: State = self.initial_state(batch_size)
         self._capacity = Capacity(model, self._state)
         self.num_steps = 0
@@ -107,7 +108,7 @@ class Stream:
 
     def initial_state(self, batch_size: int) -> State:
         """Returns the state of this many rows before their first observation."""
-        return make_state(self._model, batch_size, self._max_length, self._dtype)
+        return make_state(self._model, batch_size, self.max_length, self._dtype)
 
     @property
     def state(self) -> State:
@@ -141,7 +142,7 @@ class Stream:
             x: Observations, [B, in_features].
             mask: Boolean array of shape [B]; where False, the row ignores the observation. If a
                 cache or a table of positions limits the model, observations are counted on the
-                host: prefer NumPy arrays, because a mask or reset on a device is waited for.
+                host: prefer NumPy arrays, because the host waits for masks and resets on a device.
             reset: Boolean array of shape [B]; where True, the row is reset first, so that this
                 observation begins a new sequence.
 
@@ -202,7 +203,7 @@ class Stream:
         check_model(self._model, sequences=True)
         _check_traced(x, mask)
         prompt, real = jax.tree.map(np.asarray, check_prompt(x, mask, chunk_size))
-        check_capacity(prompt, real, self._max_length)
+        check_capacity(prompt, real, self.max_length)
         counts = self._capacity.count_after(real, length=prompt.shape[1])
         y = self._initial_output(self._variables, self._state, prompt[:, :1])
         for start in range(0, prompt.shape[1], chunk_size):
@@ -243,7 +244,7 @@ class Stream:
             )
 
     def gather(self, indices: ArrayLike) -> None:
-        """Replaces the state of each row i by that of row ``indices[i]``.
+        """Replaces the state of each row i by the state of row ``indices[i]``.
 
         This forks a row into several independent rows, or reorders rows.
 

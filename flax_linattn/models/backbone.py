@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from typing import Any, NamedTuple, cast
 
 import jax
@@ -65,7 +66,8 @@ class Backbone(SequenceModel):
         class_token: Whether to prepend a learned class token, for heads that classify its features.
             It attends to all observations, and all observations attend to it. It is the first token
             of the output, [B, 1 + T, C]; it has no position (rotary layers do not rotate it), and
-            no mask hides it. Requires ``is_causal=False``, and whole, unpacked sequences.
+            no mask hides it. Requires ``is_causal=False``, whole, unpacked sequences, and layers
+            without ``short_conv`` and ``position_bias``.
         rngs: Random number generators; "params" initializes the parameters, and "dropout", if
             present, gives dropout keys after ``model.train()``.
         **options: Options of ``layers`` by name (num_layers, num_heads, mechanism, ...); dtype and
@@ -121,6 +123,14 @@ class Backbone(SequenceModel):
                 "class_token",
                 causal=False,
             )
+        for name in ("short_conv", "position_bias"):
+            if class_token and getattr(layers, name) is not None:
+                raise OptionError(
+                    f"a class token has no position, which {name} needs; remove {name}, or make "
+                    "the model without a class token.",
+                    name,
+                    "class_token",
+                )
         # A mechanism that learns something for each position has the class token's, too.
         slots = max_length + 1 if class_token and max_length is not None else max_length
         mechanisms = tuple(sized(m, slots) for m in layers.mechanisms)
@@ -136,7 +146,7 @@ class Backbone(SequenceModel):
         self.mechanisms = mechanisms
         self.max_length = max_length
         self.blocks = nnx.List(
-            layers.block(mechanism, rngs, drop_path_rate=rate, **parameters)
+            layers.block(mechanism, rngs, is_causal=is_causal, drop_path_rate=rate, **parameters)
             for mechanism, rate in zip(mechanisms, layers.drop_path_rates, strict=True)
         )
         self.param_dtype = parameters.get("param_dtype", jnp.float32)
@@ -192,7 +202,8 @@ class Backbone(SequenceModel):
         if state is not None:
             check_state(state, BackboneState, len(self.blocks))
         call = call.with_positions(x, state)
-        key = resolve_dropout_key(self.dropout, call.dropout_key, self.layers.drop_path_rates[-1])
+        rates = self.layers.other_dropout_rates
+        key = resolve_dropout_key(self.dropout, call.dropout_key, *rates)
         keys = split_key(key, len(self.blocks) + 1)
         h, window = self.input_embedding(
             x,
@@ -207,18 +218,13 @@ class Backbone(SequenceModel):
         if not self.layers.rotary:
             block_call = block_call.replace(positions=None)
         h = zero_padding(apply_dropout(self.dropout, h, keys[0]), block_call.mask)
-        layers = []
-        for i, block in enumerate(self.blocks):
-            before = None if state is None else state.layers[i]
-            h, layer = self._map_block(
-                block, h, block_call.replace(state=before, dropout_key=keys[i + 1])
-            )
-            layers.append(layer)
+        before = [None] * len(self.blocks) if state is None else state.layers
+        h, layers = self._map_blocks(h, block_call, before, keys[1:])
         h = self._apply_final_norm(h)
         if not call.return_state:
             return h, None
         return h, BackboneState(
-            cast(Array, call.num_tokens), window, tuple(layers), call.last_segment(state)
+            cast(Array, call.num_tokens), window, layers, call.last_segment(state)
         )
 
     def init_state(
@@ -252,6 +258,49 @@ class Backbone(SequenceModel):
 
     def _apply_final_norm(self, h: Array) -> Array:
         return h if self.final_norm is None else self.final_norm(h)
+
+    def _map_blocks(
+        self,
+        h: Features,
+        call: Call,
+        states: Sequence[State | None],
+        keys: Sequence[Array | None],
+    ) -> tuple[Features, tuple[State | None, ...]]:
+        """Applies all blocks, each with its state and dropout key; returns the states after them.
+
+        With ``scan_layers`` the program holds one period of the blocks, and scans over all periods,
+        whose parameters it stacks.
+        """
+
+        def apply(h: Features, now: Any) -> tuple[Features, tuple[State | None, ...]]:
+            after = []
+            for block, state, key in zip(*now, strict=True):
+                h, state = self._map_block(block, h, call.replace(state=state, dropout_key=key))
+                after.append(state)
+            return h, tuple(after)
+
+        period = self.layers.scan_period
+        if not self.layers.scan_layers or period == len(self.blocks):
+            return apply(h, (self.blocks, states, keys))
+        graphdefs, variables = zip(*map(nnx.split, self.blocks), strict=True)
+        if graphdefs != len(self.blocks) // period * graphdefs[:period]:
+            raise ValueError(
+                "scan_layers needs blocks that differ in their parameters only, but an attribute "
+                "of a block was changed; make the model without scan_layers."
+            )
+
+        def body(h: Features, now: Any) -> tuple[Features, tuple[State | None, ...]]:
+            variables, *others = now
+            return apply(h, (map(nnx.merge, graphdefs[:period], variables), *others))
+
+        periods = [
+            tuple(list(each[i : i + period]) for each in (variables, states, keys))
+            for i in range(0, len(self.blocks), period)
+        ]
+        h, after = jax.lax.scan(body, h, jax.tree.map(lambda *leaves: jnp.stack(leaves), *periods))
+        return h, tuple(
+            jax.tree.map(itemgetter(i), state) for i in range(len(periods)) for state in after
+        )
 
     def _map_block(
         self, block: nn.TransformerBlock, h: Features, call: Call

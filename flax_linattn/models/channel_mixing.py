@@ -48,7 +48,8 @@ class ChannelMixing(nnx.Module):
 
     Args:
         num_channels: Number of channels C.
-        layers: Options of the block; its mechanism and rotary positions are not used.
+        layers: Options of the block; its mechanism, and options that need tokens in an order
+            (``rotary``, ``short_conv``, ``position_bias``), are not used.
         mechanism: Name of the mechanism.
         rngs: Random number generators; "params" initializes the parameters, and "dropout", if
             present, gives dropout keys after ``model.train()``.
@@ -90,9 +91,10 @@ class ChannelMixing(nnx.Module):
         )
         try:
             resolved = sized(resolved, num_channels)
+            layers = dataclasses.replace(layers.without_order(), mechanism=resolved)
         except ValueError as error:
             raise OptionError(str(error), "channel_mechanism") from None
-        self.block = dataclasses.replace(layers, rotary=False).block(resolved, rngs, **parameters)
+        self.block = layers.block(resolved, rngs, **parameters)
 
     @automatic(3)
     def __call__(

@@ -52,10 +52,10 @@ class SequenceClassifier(Head):
     in vision transformers; the token attends to the whole sequence, so the model supports neither
     streaming nor packing.
 
-    A call returns logits [B, classes]; with ``every_step`` those of every prefix, [B, T, classes].
+    A call returns logits [B, classes]; with ``every_step``, logits of every prefix [B, T, classes].
     For packed sequences it returns [B, T, classes] without ``every_step``, too: each position holds
     the logits of its whole sequence. Without any valid token the logits are the bias, or with
-    pooling "class" those of the class token alone.
+    pooling "class" the logits of the class token alone.
 
     Args:
         backbone: A :class:`Backbone`; or a number of channels, to build one on observations.
@@ -152,7 +152,7 @@ class SequenceClassifier(Head):
             UniformFanIn(positions * features),
             head_parameters.get("param_dtype", jnp.float32),
         )
-        # Not of kernel_init: it has an axis more than those of linear layers.
+        # Not of kernel_init: it has one axis more than the kernels of linear layers.
         kernel = init(rngs.params(), (positions, features, num_classes), dtype)
         self.kernel = nnx.Param(kernel)
         bias_init = head_parameters.get("bias_init") or init

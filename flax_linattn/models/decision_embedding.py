@@ -12,7 +12,12 @@ from jaxtyping import Float
 
 from flax_linattn import nn
 from flax_linattn.checks import check_integers
-from flax_linattn.models.embedding import PositionName, add_positions, make_position
+from flax_linattn.models.embedding import (
+    EMBEDDING_INIT,
+    PositionName,
+    add_positions,
+    make_position,
+)
 from flax_linattn.nn.linear import linear
 from flax_linattn.nn.meshes import automatic
 from flax_linattn.typing import Array
@@ -34,7 +39,8 @@ class DecisionColumns(NamedTuple):
         return_to_go: Target return: sum of rewards to reach from this step on, scaled, of shape
             [...].
         observation: Observation of the environment, of shape [..., S].
-        action: Previous action, scaled to -1 ... 1, of shape [..., A].
+        action: Previous action, scaled to -1 ... 1, of shape [..., A]; the index of a discrete
+            action, of shape [..., 1].
     """
 
     time: Array
@@ -58,21 +64,22 @@ class DecisionColumns(NamedTuple):
 class DecisionEmbedding(nnx.Module):
     """Embeds each step as tokens of its previous action, target return and observation.
 
-    Each kind of token has its own linear layer; an embedding of the time is added, and a LayerNorm
-    follows (Chen et al., "Decision Transformer", 2021, as in the code that the Aaren paper used).
-    An action has the time of its own step, the previous one. A time below 0 or beyond a learned
-    table gives NaN.
+    Each kind of token has its own linear layer, or a table for discrete actions; an embedding of
+    the time is added, and a LayerNorm follows (Chen et al., "Decision Transformer", 2021, as in the
+    code that the Aaren paper used). An action has the time of its own step, the previous one. A
+    time below 0 or beyond a learned table gives NaN, and so does a discrete action out of range.
 
     Args:
         observation_dim: Size S of an observation.
-        action_dim: Size A of an action.
+        action_dim: Size A of an action, 1 for discrete actions.
         features: Number of features C.
+        num_actions: Number of discrete actions; None if actions are continuous.
         position: Embedding of the time: "learned" for times below ``max_length``, "sinusoidal", or
             "none".
         max_length: Number of rows of the learned table.
         dtype: Dtype of the computation; inferred from inputs and parameters if None.
         param_dtype: Dtype of the parameters.
-        kernel_init: Initializer of the kernels.
+        kernel_init: Initializer of the kernels, and of the table of discrete actions.
         bias_init: Initializer of the biases.
         rngs: Random number generators; "params" initializes the parameters.
 
@@ -94,6 +101,7 @@ class DecisionEmbedding(nnx.Module):
         action_dim: int,
         features: int,
         *,
+        num_actions: int | None = None,
         position: PositionName = "learned",
         max_length: int | None = None,
         dtype: DTypeLike | None = None,
@@ -103,8 +111,9 @@ class DecisionEmbedding(nnx.Module):
         rngs: nnx.Rngs,
     ) -> None:
         check_integers(1, observation_dim=observation_dim, action_dim=action_dim, features=features)
-        check_integers(1, max_length=max_length)
+        check_integers(1, max_length=max_length, num_actions=num_actions)
         self.observation_dim, self.action_dim = int(observation_dim), int(action_dim)
+        self.num_actions = None if num_actions is None else int(num_actions)
         layer = partial(
             linear,
             dtype=dtype,
@@ -113,7 +122,18 @@ class DecisionEmbedding(nnx.Module):
             bias_init=bias_init,
             rngs=rngs,
         )
-        self.action = layer(action_dim, features)
+        self.action: nnx.Linear | nnx.Embed
+        if num_actions is None:
+            self.action = layer(action_dim, features)
+        else:
+            self.action = nnx.Embed(
+                num_actions,
+                features,
+                dtype=dtype,
+                param_dtype=param_dtype,
+                embedding_init=kernel_init or EMBEDDING_INIT,
+                rngs=rngs,
+            )
         self.return_to_go = layer(1, features)
         self.observation = layer(observation_dim, features)
         self.times = make_position(position, features, max_length, rngs)
@@ -130,12 +150,21 @@ class DecisionEmbedding(nnx.Module):
         columns = DecisionColumns.from_array(x, self.observation_dim)
         # A previous action that is not known has no effect, even if it is NaN.
         known = columns.known[..., None] > 0
+        observation = self.observation(columns.observation)
         tokens = [
-            self.action(jnp.where(known, columns.action, 0)),
+            self._embed_actions(jnp.where(known, columns.action, 0)).astype(observation.dtype),
             self.return_to_go(columns.return_to_go[..., None]),
-            self.observation(columns.observation),
+            observation,
         ]
         return self.norm(self._add_times(jnp.stack(tokens, axis=-2), columns.time))
+
+    def _embed_actions(self, actions: Array) -> Array:
+        """Embeds previous actions [..., A]: tokens [..., C]."""
+        if self.num_actions is None:
+            return self.action(actions)
+        in_table = (actions >= 0) & (actions < self.num_actions)  # False for NaN
+        rows = self.action(jnp.where(in_table, actions, 0)[..., 0].astype(jnp.int32))
+        return jnp.where(in_table, rows, jnp.nan)
 
     def _add_times(self, tokens: Array, time: Array) -> Array:
         """Adds the embeddings of their times to tokens [..., 3, C]."""

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.typing import DTypeLike
 
+from flax_linattn.checks import OptionError
 from flax_linattn.models.backbone import Backbone, BackboneState
 from flax_linattn.models.decision_embedding import TOKENS, DecisionEmbedding
 from flax_linattn.models.embedding import FeatureEmbedding, PositionName
@@ -20,7 +21,7 @@ from flax_linattn.ops.contract.numerics import accumulation_dtype
 from flax_linattn.typing import Array
 
 DECISION_LAYERS = Layers(features=128, num_layers=3, num_heads=1, norm="post", dropout_rate=0.1)
-"""Default layers of a decision transformer: those of the published code."""
+"""Default layers of a decision transformer, as in the published code."""
 
 DECISION_LENGTH = 4096
 """Default number of times in the learned table."""
@@ -32,15 +33,18 @@ class DecisionTransformer(Head):
     A step is three tokens: the previous action, the return-to-go and the observation; the action is
     read from the observation's token. The tokens of an episode are (R, s), (a, R, s), ... as in
     Chen et al., "Decision Transformer" (2021), in the code that the Aaren paper's table 1 builds on
-    (Barhate, 2022), so a step needs only what is known when the agent acts. The last action of a
-    sequence is not a token, since nothing follows it. Departure: in training there is also dropout
-    before the first block, as in all backbones here.
+    (Barhate, 2022), so a step needs only inputs that are available when the agent acts. The last
+    action of a sequence is not a token, since nothing follows it. Departure: in training there is
+    also dropout before the first block, as in all backbones here.
 
-    A call maps steps [B, T, 3 + S + A], see :class:`DecisionColumns`, to actions [B, T, A].
+    A call maps steps [B, T, 3 + S + A], see :class:`DecisionColumns`, to actions [B, T, A]. With
+    ``num_actions`` actions are discrete: A is 1, the index of an action, which is embedded by a
+    table; the outputs are logits [B, T, ``num_actions``].
 
     Args:
         observation_dim: Size S of an observation.
-        action_dim: Size A of an action.
+        action_dim: Size A of a continuous action.
+        num_actions: Number of discrete actions, instead of ``action_dim``.
         position: Embedding of the times of steps, see :class:`DecisionEmbedding`. With "sinusoidal"
             and "none" the length of an episode is unlimited.
         max_length: Maximum number of steps of an episode, for the learned table and the default
@@ -71,18 +75,24 @@ class DecisionTransformer(Head):
         >>> action, state = model.step(x[:, 0], model.init_state(2))
         >>> action.shape
         (2, 3)
+        >>> game = models.DecisionTransformer(
+        ...     11, num_actions=4, features=16, num_layers=1, rngs=nnx.Rngs(0))
+        >>> game(jnp.ones((2, 5, 15))).shape
+        (2, 5, 4)
     """
 
     tokens_per_observation = TOKENS
     option_names = (
-        *("observation_dim", "action_dim", "position", "max_length", "layers", "param_dtype"),
+        *("observation_dim", "action_dim", "num_actions", "position", "max_length", "layers"),
+        "param_dtype",
     )
 
     def __init__(
         self,
         observation_dim: int,
-        action_dim: int,
+        action_dim: int | None = None,
         *,
+        num_actions: int | None = None,
         position: PositionName = "learned",
         max_length: int | None = DECISION_LENGTH,
         layers: Layers | None = None,
@@ -91,12 +101,22 @@ class DecisionTransformer(Head):
     ) -> None:
         layers, options, head_parameters = split_options(layers or DECISION_LAYERS, options)
         check_causal(layers)
+        if num_actions is not None:
+            action_dim = 1 if action_dim is None else action_dim
+        if action_dim is None or (num_actions is not None and action_dim != 1):
+            raise OptionError(
+                "a decision transformer needs action_dim, or num_actions for discrete actions, got "
+                f"action_dim={action_dim} and num_actions={num_actions}.",
+                "action_dim",
+                "num_actions",
+            )
         self.max_length = max_length
         self.position: PositionName = position
         self.embedding = DecisionEmbedding(
             observation_dim,
             action_dim,
             layers.features,
+            num_actions=num_actions,
             position=position,
             max_length=max_length,
             dtype=layers.compute_dtype,
@@ -112,7 +132,8 @@ class DecisionTransformer(Head):
             **options,
         )
         dtype = accumulation_dtype(head_parameters.get("param_dtype", jnp.float32))
-        self.head = linear(layers.features, action_dim, dtype=dtype, rngs=rngs, **head_parameters)
+        outputs = action_dim if num_actions is None else num_actions
+        self.head = linear(layers.features, outputs, dtype=dtype, rngs=rngs, **head_parameters)
 
     @property
     def observation_dim(self) -> int:
@@ -121,8 +142,13 @@ class DecisionTransformer(Head):
 
     @property
     def action_dim(self) -> int:
-        """Size A of an action."""
+        """Size A of an action, 1 for discrete actions."""
         return self.embedding.action_dim
+
+    @property
+    def num_actions(self) -> int | None:
+        """Number of discrete actions; None if actions are continuous."""
+        return self.embedding.num_actions
 
     @property
     def observation_shape(self) -> tuple[int, ...]:
@@ -141,11 +167,12 @@ class DecisionTransformer(Head):
         )
 
     def read(self, h: Array) -> Array:
-        """Computes actions float32 [..., A] in -1 ... 1 from features of observation tokens."""
-        return jnp.tanh(self.head(h))
+        """Computes actions float32 [..., A] in -1 ... 1, or logits, from observation tokens."""
+        outputs = self.head(h)
+        return jnp.tanh(outputs) if self.num_actions is None else outputs
 
     def _map(self, x: Array, call: Call) -> tuple[Array, BackboneState | None]:
-        """Computes actions [B, T, A], and the backbone's state."""
+        """Computes actions or logits [B, T, ...], and the backbone's state."""
         B, T = x.shape[:2]
         ids = call.segment_ids
         token_call = call.replace(
@@ -166,7 +193,7 @@ class DecisionTransformer(Head):
     def _map_step(
         self, x: Array, state: BackboneState, mask: Array | None
     ) -> tuple[Array, BackboneState]:
-        """Computes actions [B, A], and the state after the three tokens of a step."""
+        """Computes actions or logits [B, ...], and the state after the three tokens of a step."""
         real, tokens = self._token_mask(x, mask), self.embedding(x)
         h = tokens[:, -1]
         for n in range(TOKENS):

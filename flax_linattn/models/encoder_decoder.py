@@ -49,9 +49,9 @@ class EncoderDecoder(nnx.Module):
     normalization the window is standardized, and the forecast scaled back (Non-stationary
     Transformer, Liu et al., 2022, without its learned factors).
 
-    Departures: no dropout on attention weights. With a mechanism without cross-attention (Aaren,
-    whose query is learned) the decoder attends to the encoder by softmax attention: the Aaren paper
-    does not say what it used.
+    Departures: ``dropout_rate`` does not drop attention weights, see ``weight_dropout_rate``. With
+    a mechanism without cross-attention (Aaren, whose query is learned) the decoder attends to the
+    encoder by softmax attention: the Aaren paper does not say what it used.
 
     Args:
         num_channels: Number of observed channels.
@@ -120,6 +120,7 @@ class EncoderDecoder(nnx.Module):
             )
         check_causal(layers)
         absent = {"rotary": False, "remat": "none", "drop_path_rate": 0.0, "layer_scale": None}
+        absent |= {"scan_layers": False, "is_parallel": False, "residual_scale": 1.0}
         for name, default in absent.items():
             if getattr(layers, name) != default:
                 raise OptionError(f"the encoder-decoder does not support {name}; remove it.", name)
@@ -145,7 +146,8 @@ class EncoderDecoder(nnx.Module):
         )
         self.dropout = make_dropout(layers.dropout_rate, rngs)
         self.encoder = nnx.List(
-            layers.block(sized(mechanism, max_length), rngs) for mechanism in layers.mechanisms
+            layers.block(sized(mechanism, max_length), rngs, is_causal=is_causal)
+            for mechanism in layers.mechanisms
         )
         self.encoder_norm = nn.make_norm(layers.norm_type, layers.features, rngs=rngs)
         decoded = None if max_length is None else label_length + horizon
@@ -207,7 +209,7 @@ class EncoderDecoder(nnx.Module):
         self._check_values(values)
         self._check_covariates(covariates, values.shape[0], length + self.horizon)
         keys = split_key(
-            resolve_dropout_key(self.dropout, dropout_key),
+            resolve_dropout_key(self.dropout, dropout_key, *self.layers.other_dropout_rates),
             2 + len(self.encoder) + len(self.decoder),
         )
         x, mean, std = self._normalize_window(values)

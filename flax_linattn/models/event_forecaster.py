@@ -172,8 +172,8 @@ class EventForecaster(Head):
     ) -> Float[Array, "... W"]:
         """Builds the observation of an event that follows another, to sample futures.
 
-        Its phases are those of the previous event, rotated by the gap in float32: exact enough for
-        up to 1e4 periods.
+        Its phases are the phases of the previous event, rotated by the gap in float32: exact enough
+        for up to 1e4 periods.
 
         Args:
             before: Observation of the previous event, of shape [..., 3 + 2 P].

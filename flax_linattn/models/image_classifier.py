@@ -198,8 +198,8 @@ class ImageClassifier(nnx.Module):
             ValueError: If the images have another size.
             TypeError: If the images have an integer dtype.
         """
-        rate = self.classifier.backbone.layers.drop_path_rates[-1]
-        key = resolve_dropout_key(self.dropout, dropout_key, rate)
+        rates = self.classifier.backbone.layers.other_dropout_rates
+        key = resolve_dropout_key(self.dropout, dropout_key, *rates)
         h = self.patches(x)
         h = add_positions(h, self.positions, jnp.arange(h.shape[1], dtype=jnp.int32))
         logits: Array = self.classifier(h, dropout_key=key, form=form)

@@ -18,7 +18,7 @@ HIDDEN = 32
 class KnownFuture(nnx.Module):
     """Adds the effect of known future covariates to each step of the horizon.
 
-    A network with one hidden layer receives the covariates of a step and those of the observation
+    A network with one hidden layer receives the covariates of a step and of the observation
     to forecast from; all steps share it. Its output is initially 0.
 
     Args:

@@ -20,10 +20,11 @@ from flax_linattn.checks import (
     check_positive,
     check_rate,
 )
+from flax_linattn.nn.attention import check_pair_options
 from flax_linattn.nn.block import check_norm
 from flax_linattn.nn.feed_forward import ACTIVATIONS, GATED_ACTIVATIONS
 from flax_linattn.nn.norm import NORM_TYPES
-from flax_linattn.nn.projected import check_kv_heads
+from flax_linattn.nn.projected import QKNorm, check_kv_heads, check_output_options
 
 Mechanisms: TypeAlias = str | ops.Mechanism | tuple[str | ops.Mechanism, ...]
 """A mechanism (or its name) for all layers, or one for each layer."""
@@ -40,6 +41,12 @@ REMAT: dict[str, Any] = {
     "blocks": jax.checkpoint_policies.nothing_saveable,
 }
 """Policies of ``jax.checkpoint`` for a block, by the value of ``remat`` other than "none"."""
+
+
+POSITION_BIASES = ("alibi", "relative")
+
+OPTIONS_OF_ORDER = ("rotary", "short_conv", "position_bias")
+"""Options of ``Layers`` that need tokens in an order."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,11 +72,30 @@ class Layers:
         rotary: Rotate queries and keys by their positions (RoPE), see ``nn.RotaryPosition``.
         num_kv_heads: Number of heads of keys and values, each shared by several attention heads
             (grouped-query attention; 1 is multi-query). Default: ``num_heads``.
+        normalize_qk: Normalization of queries and keys of each head: "layer" or "rms" with a
+            learned scale per channel (ViT-22B; Qwen3, Gemma 3), or "l2" to length 1. Default: none.
+        output_norm: Normalization of the outputs of each attention head: "rms" with a learned scale
+            per channel (Gated DeltaNet). Default: none.
+        output_gate: Activation of a gate that multiplies the outputs of the attention heads: a
+            linear map of the inputs, then "sigmoid" (Qwen3-Next) or "silu" (RetNet). Default: no
+            gate.
+        short_conv: Number of taps, at least 2, of a causal convolution of queries, keys and values
+            over the last tokens (Gated DeltaNet has 4). Attention between channels and
+            cross-attention have no convolution, because their tokens have no common order. Default:
+            no convolution.
+        position_bias: Bias of the attention scores by distance: "alibi" (a fixed slope for each
+            head) or "relative" (learned for each layer, in T5's buckets), for mechanisms that form
+            scores of single pairs, such as softmax. Attention between channels and cross-attention
+            have no bias. Default: no bias.
+        weight_dropout_rate: Fraction of attention weights dropped during training, for mechanisms
+            that form weights of single pairs, such as softmax.
         dtype: Dtype of the computation. Parameters, sums and losses stay float32; float64 inputs
             stay float64 with "float32".
         remat: Rematerialization: what training stores of each block for the backward pass:
             everything ("none"), the results of matrix products ("dots"), or only the input
             ("blocks").
+        scan_layers: Scan over equal blocks instead of unrolling them: deep models compile sooner,
+            but training steps take longer and need more memory.
         drop_path_rate: Stochastic depth: probability that training skips a branch of the last
             block. It increases linearly from 0 in the first block, so a single block is never
             skipped.
@@ -100,16 +126,25 @@ class Layers:
     dropout_rate: float = 0.1
     rotary: bool = False
     num_kv_heads: int | None = None
+    normalize_qk: QKNorm | None = None
+    output_norm: Literal["rms"] | None = None
+    output_gate: Literal["sigmoid", "silu"] | None = None
+    short_conv: int | None = None
+    position_bias: Literal["alibi", "relative"] | None = None
+    weight_dropout_rate: float = 0.0
     dtype: DTypeName = "float32"
     remat: Literal["none", "dots", "blocks"] = "none"
+    scan_layers: bool = False
     drop_path_rate: float = 0.0
     layer_scale: float | None = None
 
     def __post_init__(self) -> None:
         hints = type_hints(type(self))
         for field in dataclasses.fields(self):
-            if get_origin(hints[field.name]) is not Literal:  # which say it better below
-                check_type(hints[field.name], **{field.name: getattr(self, field.name)})
+            hint = hints[field.name]
+            origins: list[Any] = [get_origin(each) for each in (hint, *get_args(hint))]
+            if Literal not in origins:  # literals have clearer errors below
+                check_type(hint, **{field.name: getattr(self, field.name)})
         check_integers(1, MAX_FEATURES, features=self.features, num_heads=self.num_heads)
         check_integers(1, 8 * MAX_FEATURES, hidden_features=self.hidden_features)
         check_integers(1, MAX_LAYERS, num_layers=self.num_layers)
@@ -122,6 +157,10 @@ class Layers:
         check_choice(NORM_TYPES, norm_type=self.norm_type)
         check_choice((*ACTIVATIONS, *GATED_ACTIVATIONS), activation=self.activation)
         check_choice(("none", *REMAT), remat=self.remat)
+        check_output_options(self.normalize_qk, self.output_norm, self.output_gate)
+        check_integers(2, short_conv=self.short_conv)
+        if self.position_bias is not None:
+            check_choice(POSITION_BIASES, position_bias=self.position_bias)
         given: Any = self.dtype
         name = "float32" if given is None else jnp.dtype(given).name
         check_choice(get_args(DTypeName), dtype=name)
@@ -136,6 +175,13 @@ class Layers:
                     "num_layers",
                 )
             object.__setattr__(self, "mechanism", names[0] if len(set(names)) == 1 else names)
+        if self.scan_layers and self.drop_path_rate:
+            raise OptionError(
+                "scan_layers needs equal blocks, but drop_path_rate differs between blocks; remove "
+                "one of them.",
+                "scan_layers",
+                "drop_path_rate",
+            )
         self._check_heads()
 
     def _check_heads(self) -> None:
@@ -152,6 +198,8 @@ class Layers:
             )
         for mechanism in mechanisms:
             check_kv_heads(mechanism, self.num_heads, self.num_kv_heads)
+            has_bias = self.position_bias is not None
+            check_pair_options(mechanism, has_bias, self.weight_dropout_rate)
         if self.rotary:
             for mechanism in mechanisms:
                 if mechanism.capabilities.learned_query:
@@ -185,6 +233,17 @@ class Layers:
         same = mechanisms == self.mechanisms
         return self if same else dataclasses.replace(self, mechanism=mechanisms)
 
+    def without_order(self) -> Self:
+        """Returns layers for tokens that have no order, such as channels.
+
+        Example:
+            >>> layers = Layers(mechanism="linear", rotary=True, short_conv=4)
+            >>> layers.without_order() == Layers(mechanism="linear")
+            True
+        """
+        defaults: dict[str, Any] = {f.name: f.default for f in dataclasses.fields(self)}
+        return dataclasses.replace(self, **{name: defaults[name] for name in OPTIONS_OF_ORDER})
+
     @property
     def drop_path_rates(self) -> tuple[float, ...]:
         """Drop-path rate of each block, in order.
@@ -195,6 +254,24 @@ class Layers:
         """
         steps = max(self.num_layers - 1, 1)
         return tuple(self.drop_path_rate * i / steps for i in range(self.num_layers))
+
+    @property
+    def other_dropout_rates(self) -> tuple[float, float]:
+        """Rates of blocks that need a dropout key in training even if ``dropout_rate`` is 0."""
+        return self.drop_path_rates[-1], self.weight_dropout_rate
+
+    @property
+    def scan_period(self) -> int:
+        """Smallest number of blocks whose mechanisms, repeated, make up the whole stack.
+
+        Example:
+            >>> hybrid = ("gated_delta", "gated_delta", "gated_delta", "softmax")
+            >>> Layers(num_layers=8, mechanism=2 * hybrid).scan_period
+            4
+        """
+        names = self.mechanisms
+        periods = (p for p in range(1, len(names)) if names == len(names) // p * names[:p])
+        return next(periods, len(names))
 
     @property
     def compute_dtype(self) -> DTypeLike | None:
@@ -219,7 +296,8 @@ class Layers:
         """Options that blocks and decoder blocks share."""
         names = (
             *("num_heads", "num_kv_heads", "hidden_features", "norm", "norm_type"),
-            *("activation", "use_bias", "dropout_rate"),
+            *("activation", "use_bias", "dropout_rate", "normalize_qk", "output_norm"),
+            *("output_gate", "short_conv", "weight_dropout_rate"),
         )
         own = {name: getattr(self, name) for name in names}
         return own | {"dtype": self.compute_dtype}
@@ -229,14 +307,19 @@ class Layers:
         mechanism: ops.Mechanism,
         rngs: nnx.Rngs,
         *,
+        is_causal: bool = False,
         drop_path_rate: float = 0.0,
         **parameters: Unpack[nn.ParameterOptions],
     ) -> nn.TransformerBlock:
-        """Makes a block of these options with this mechanism and one of ``drop_path_rates``."""
+        """Makes a block of these options with this mechanism and one of ``drop_path_rates``.
+
+        ``is_causal`` says whether calls of the block will be causal, for a learned position bias.
+        """
         return nn.TransformerBlock(
             self.features,
             mechanism=mechanism,
             position=nn.RotaryPosition() if self.rotary else None,
+            position_bias=self._make_position_bias(is_causal, rngs, parameters),
             is_parallel=self.is_parallel,
             residual_scale=self.residual_scale,
             drop_path_rate=drop_path_rate,
@@ -251,8 +334,23 @@ class Layers:
     ) -> nn.DecoderBlock:
         """Makes a decoder block of these options with this mechanism."""
         return nn.DecoderBlock(
-            self.features, mechanism=mechanism, rngs=rngs, **self._block_options, **parameters
+            self.features,
+            mechanism=mechanism,
+            position_bias=self._make_position_bias(True, rngs, parameters),
+            rngs=rngs,
+            **self._block_options,
+            **parameters,
         )
+
+    def _make_position_bias(
+        self, is_causal: bool, rngs: nnx.Rngs, parameters: nn.ParameterOptions
+    ) -> nn.PositionBias | None:
+        if self.position_bias == "relative":
+            param_dtype = parameters.get("param_dtype", jnp.float32)
+            return nn.RelativeBias(
+                self.num_heads, is_causal=is_causal, param_dtype=param_dtype, rngs=rngs
+            )
+        return None if self.position_bias is None else nn.AlibiBias(self.num_heads)
 
 
 def check_causal(layers: Layers) -> None:

@@ -63,8 +63,8 @@ class PatchForecaster(SeriesHead):
     unless ``channel_mechanism`` makes each attend to all others before the forecast. Departures, so
     that it streams: attention is causal; patches end at the observation to forecast from, and do
     not overlap; each is normalized by the running mean and standard deviation at its end
-    (``Moments``), and the forecast is scaled back by those of the last patch; a head reads the last
-    token only.
+    (``Moments``), and the forecast is scaled back by the moments of the last patch; a head reads
+    the last token only.
 
     Patches end at t, t - P, t - 2 P, ..., so a stream has P states, one for each phase t mod P, and
     an observation is one step of one of them. In parallel a phase costs T / P tokens.
@@ -443,7 +443,8 @@ class PatchForecaster(SeriesHead):
     def _split_inputs(self, x: Array) -> tuple[Array, Array, tuple[Array, ...]]:
         """Splits inputs into targets (with missing flags), other covariates and known covariates.
 
-        Known covariates are those of now [..., F] and of the horizon [..., H, F], or empty.
+        Known covariates are values at the present step [..., F] and over the horizon [..., H, F],
+        or empty.
         """
         known: tuple[Array, ...] = ()
         if self.known_future:
@@ -482,7 +483,7 @@ class PatchForecaster(SeriesHead):
     ) -> tuple[Float[Array, "B S K targets C"], tuple[Array, ...]]:
         """Features of every patch of some phases, and the state after them by phase.
 
-        ``history`` holds earlier values, then those of the call, of which the first ``count`` are
+        ``history`` holds earlier values, then the values of the call; its first ``count`` are
         valid; ``starts`` are the first observations of the phases.
         """
         batch, length = covariates.shape[:2]
@@ -500,7 +501,7 @@ class PatchForecaster(SeriesHead):
         tokens = rearrange(tokens, "b (s k) c p -> (b s c) k p", k=num_patches)
         state: PatchState | None = call.state
         phase, before = None, None
-        if state is not None:  # starts are those of all phases then, or of one
+        if state is not None:  # starts then hold all phases, or one
             phase = (state.moments.num_tokens[:, None] + starts) % size
             row = jnp.arange(batch, dtype=jnp.int32)[:, None]
             before = self._rows(tuple(leaf[row, phase] for leaf in state.phases))

@@ -14,7 +14,7 @@ from flax_linattn.checks import OptionError, check_integers
 from flax_linattn.models.backbone import Backbone, resolve_embedding, split_embedding_options
 from flax_linattn.models.embedding import Embedding, FeatureEmbedding
 from flax_linattn.models.head import head_options
-from flax_linattn.models.layers import Layers
+from flax_linattn.models.layers import OPTIONS_OF_ORDER, Layers
 from flax_linattn.models.sequence_model import SequenceModel
 from flax_linattn.nn.call import Call
 from flax_linattn.nn.dropout import apply_dropout, make_dropout, resolve_dropout_key, split_key
@@ -77,8 +77,8 @@ class PerceiverReader(SequenceModel):
             (kernel_size, embedding_padding, position).
 
     Raises:
-        ValueError: If an option is unknown or out of range, or ``rotary`` is set, since latents
-            have no positions.
+        ValueError: If an option is unknown or out of range, or ``rotary``, ``short_conv`` or
+            ``position_bias`` is set, since latents have no positions.
 
     Example:
         >>> import jax.numpy as jnp
@@ -113,8 +113,9 @@ class PerceiverReader(SequenceModel):
     ) -> None:
         check_integers(1, num_outputs=num_outputs, num_latents=num_latents)
         layers, options = (layers or PERCEIVER_LAYERS).take(options)
-        if layers.rotary:
-            raise OptionError("latents have no positions; remove rotary.", "rotary")
+        for name in OPTIONS_OF_ORDER:
+            if getattr(layers, name):
+                raise OptionError(f"latents have no positions; remove {name}.", name)
         for mechanism in layers.mechanisms:
             if not mechanism.capabilities.noncausal:
                 raise OptionError(

@@ -185,7 +185,7 @@ def _describe(model: nnx.Module) -> tuple[dict[str, Any] | None, str | None]:
         return None, str(error)
     again = nnx.state(build_abstract(description))
     if _signatures(again) != _signatures(nnx.state(model)):
-        return None, f"its modules differ from those that {type(model).__name__} makes"
+        return None, f"its modules differ from the modules that {type(model).__name__} makes"
     return description, None
 
 

@@ -11,16 +11,18 @@ from jax.typing import DTypeLike
 from jaxtyping import Int
 
 from flax_linattn import ops
-from flax_linattn.checks import check_rate
+from flax_linattn.checks import OptionError, check_rate
 from flax_linattn.nn.call import Call
 from flax_linattn.nn.dropout import make_dropout, resolve_dropout_key
 from flax_linattn.nn.linear import PositionLinear, check_options
 from flax_linattn.nn.meshes import automatic
 from flax_linattn.nn.position import QueryKeyPosition
 from flax_linattn.nn.position_bias import PositionBias
-from flax_linattn.nn.projected import AttentionOptions, ProjectedAttention
+from flax_linattn.nn.projected import AttentionOptions, ProjectedAttention, Projections
 from flax_linattn.nn.short_convolution import ShortConvState, make_short_convolution
+from flax_linattn.ops.contract.checks import check_pair_input
 from flax_linattn.ops.contract.masks import Segments, find_packed_segments, zero_padding
+from flax_linattn.ops.contract.numerics import accumulation_dtype
 from flax_linattn.ops.contract.state import register_state, unpack_state
 from flax_linattn.typing import (
     Array,
@@ -28,6 +30,7 @@ from flax_linattn.typing import (
     FeaturesStep,
     Keys,
     Mask,
+    Parameters,
     SegmentIds,
     SequenceOptions,
     State,
@@ -54,27 +57,29 @@ class Context(NamedTuple):
         k: Keys of shape [B, S, G, K].
         v: Values of shape [B, S, G, V].
         mask: Boolean array of shape [B, S]; True marks valid tokens. None if all are valid.
+        per_token: Per-token inputs of the mechanism, by name.
     """
 
     k: Keys
     v: Values
     mask: Mask | None
+    per_token: Parameters
 
 
 class Attention(ProjectedAttention):
-    """Multi-head attention by any mechanism, whose parameters serve parallel and recurrent use.
+    """Multi-head attention by any mechanism, in parallel over sequences or step by step.
 
     Some mechanisms change the parameters of the layer:
 
-    - Where ``mechanism.capabilities.learned_query`` (Aaren, section 3.3), the query is one learned
+    - If ``mechanism.capabilities.learned_query`` (Aaren, section 3.3), the query is one learned
       token [C] of the layer, projected as inputs would be. W_q and its bias stay, as the paper's
       parameter count implies.
-    - What a mechanism learns (``ops.Mechanism.learned_parameters``: TaylorShift's temperature,
-      Linformer's projections) is in ``mechanism_parameters``, by name.
+    - Learned parameters of a mechanism (``ops.Mechanism.learned_parameters``: TaylorShift's
+      temperature, Linformer's projections) are in ``mechanism_parameters``, by name.
     - Per-token inputs of a mechanism (``token_arguments``: decays, gates) are linear maps of the
       inputs, ``token_projections`` by name, each with a bias and the mechanism's activation.
-    - Where ``capabilities.unit_vectors``, queries and keys are normalized to length 1.
-    - Where ``capabilities.shared_query_key``, ``key_projection`` gives queries and keys.
+    - If ``capabilities.unit_vectors``, queries and keys are normalized to length 1.
+    - If ``capabilities.shared_query_key``, ``key_projection`` gives queries and keys.
 
     Args:
         in_features: Number of features C of the inputs.
@@ -84,17 +89,18 @@ class Attention(ProjectedAttention):
         num_kv_heads: Number of heads G of keys and values, a divisor of H. Each serves H / G query
             heads (grouped-query attention, or multi-query with G = 1), and per-token inputs, the
             mechanism's parameters and the state have G heads. Default: H.
+        context_features: Number of features of the context, if the layer is for cross-attention to
+            inputs of another width; default ``in_features``.
         qkv_features: Features of the queries over all heads, H * K; default ``in_features``. Keys
             and values have G * K.
         out_features: Number of features of the outputs; default ``in_features``.
-        is_causal: Whether calls are causal unless they say otherwise. Default: only if the
-            mechanism is causal only. With False the layer has no ``step``, which would be another
-            function.
+        is_causal: Whether calls are causal by default. None: causal if the mechanism has no other
+            form. With False the layer has no ``step``, which would compute another function.
         use_bias: Whether the four projections have a bias.
         normalize_qk: Normalization of queries and keys over the channels of each head, before
-            ``position``: "rms" with a learned scale per channel (Qwen3, Gemma 3), or "l2" to length
-            1, where ``scale`` of the mechanism should be larger ("softmax:scale=10"); None for
-            none.
+            ``position``: "layer" with a learned scale per channel and no bias (ViT-22B, Flax),
+            "rms" with a learned scale per channel (Qwen3, Gemma 3), or "l2" to length 1, where
+            ``scale`` of the mechanism should be larger ("softmax:scale=10"); None for none.
         output_norm: "rms" normalizes the outputs of each head over their channels, with a learned
             scale per channel that the heads share (Gated DeltaNet); None for none.
         output_gate: Activation of a gate, "sigmoid" (Qwen3-Next) or "silu" (GLA, RetNet), which is
@@ -146,6 +152,7 @@ class Attention(ProjectedAttention):
         *,
         mechanism: str | ops.Mechanism = "softmax",
         num_kv_heads: int | None = None,
+        context_features: int | None = None,
         is_causal: bool | None = None,
         output_gate: Literal["sigmoid", "silu"] | None = None,
         short_conv: int | None = None,
@@ -161,6 +168,7 @@ class Attention(ProjectedAttention):
             num_heads,
             mechanism=mechanism,
             num_kv_heads=num_kv_heads,
+            context_features=context_features,
             output_gate=output_gate,
             position=position,
             rngs=rngs,
@@ -179,22 +187,18 @@ class Attention(ProjectedAttention):
                 "or choose another mechanism."
             )
         self.is_causal = True if is_causal is None and not can.noncausal else is_causal
-        check_rate(weight_dropout_rate=weight_dropout_rate)
-        for option, given, field in (
-            ("position_bias", position_bias is not None, "bias"),
-            ("weight_dropout_rate", weight_dropout_rate > 0, "weight_dropout"),
-        ):
-            if given and not getattr(can, field):
-                raise ValueError(
-                    f"{self.mechanism.name!r} does not support {option}; omit it, or choose a "
-                    f"mechanism whose capabilities.{field} is True, such as softmax."
-                )
-        if position_bias is not None:
-            _check_position_bias(position_bias, self.mechanism, num_heads)
+        check_pair_options(self.mechanism, position_bias is not None, weight_dropout_rate)
+        if getattr(position_bias, "num_heads", num_heads) != num_heads:
+            raise ValueError(
+                f"expected a position_bias for {num_heads} heads, as the layer has; create it "
+                "with the num_heads of the layer."
+            )
         self.position_bias = position_bias
         self.weight_dropout = (
             make_dropout(weight_dropout_rate, rngs) if weight_dropout_rate else None
         )
+        if self.context_features != in_features:
+            self._check_cross()
 
     @overload
     def __call__(
@@ -238,9 +242,10 @@ class Attention(ProjectedAttention):
 
         Args:
             x: Inputs of shape [B, T, C], which give the queries.
-            context: Inputs of shape [B, S, C] for keys and values (cross-attention); default ``x``.
+            context: Inputs of shape [B, S, context_features] for keys and values
+                (cross-attention); default ``x``.
             is_causal: Whether each position attends only to itself and earlier positions; default
-                the layer's ``is_causal``.
+                the layer's ``is_causal``, or False with a context.
             mask: Boolean array of shape [B, T]; True marks valid tokens of ``x``.
             context_mask: Boolean array of shape [B, S]; True marks valid tokens of ``context``.
             segment_ids: Integer array of shape [B, T]; ids of packed sequences.
@@ -252,7 +257,8 @@ class Attention(ProjectedAttention):
             pair_mask: Boolean array of shape [B or 1, H or 1, T, S]; False hides a key from a
                 query; see ``ops.Mechanism.attend``.
             bias: Array of shape [B or 1, H or 1, T, S], added to the scores.
-            dropout_key: Random key that enables dropout of the weights.
+            dropout_key: Random key that enables dropout of the weights; without effect if
+                ``weight_dropout_rate`` is 0.
             form: Form of the computation; see ``ops.Mechanism.attend``.
 
         Returns:
@@ -261,7 +267,7 @@ class Attention(ProjectedAttention):
 
         Raises:
             ValueError: If shapes do not match, the mechanism does not support the combination, or
-                the state of a call that is not causal is asked for.
+                ``return_state`` is set in a call that is not causal.
             TypeError: If x or context is not an array.
         """
         call = Call(
@@ -269,39 +275,106 @@ class Attention(ProjectedAttention):
             segment_ids=segment_ids,
             positions=positions,
             state=state,
-            dropout_key=(
-                dropout_key
-                if self.weight_dropout is None
-                else resolve_dropout_key(self.weight_dropout, dropout_key)
-            ),
+            dropout_key=self._resolve_dropout_key(dropout_key),
             pair_inputs=_drop_missing(pair_mask=pair_mask, bias=bias),
-            is_causal=self._resolve_causal(is_causal),
+            is_causal=self._resolve_causal(is_causal, context),
             return_state=return_state,
             form=form,
         )
-        if context is not None:
-            y, after = self._attend_across(x, context, context_mask, call)
-        elif context_mask is not None:
-            raise ValueError(
-                "context_mask marks tokens of context, but there is no context; pass "
-                "context, or use mask."
-            )
+        projected = self._project_context(context, context_mask)
+        if projected is not None:
+            y, after = self._attend_across(x, projected, call)
         else:
             y, after = self._map(x, self._check_call(x, call))
         return (y, after) if return_state else y
 
-    def _resolve_causal(self, is_causal: bool | None) -> bool:
-        return bool(self.is_causal if is_causal is None else is_causal)
+    @automatic(1)
+    def weights(
+        self,
+        x: Features,
+        context: Features | None = None,
+        *,
+        is_causal: bool | None = None,
+        mask: Mask | None = None,
+        context_mask: Mask | None = None,
+        segment_ids: SegmentIds | None = None,
+        positions: Int[Array, "B T"] | None = None,
+        pair_mask: Array | None = None,
+        bias: Array | None = None,
+    ) -> Array:
+        """Computes the attention weights of a call, for short sequences.
+
+        The result is ``ops.weights`` of the queries, keys, biases and masks of the
+        layer, without dropout. ``output_norm`` and ``output_gate`` apply to the outputs of the
+        heads, so they do not change the weights. Arguments are as in ``__call__``.
+
+        Returns:
+            Weights of shape [B, H, T, S], or as ``ops.weights`` returns them for mechanisms whose
+            channels have their own weights.
+
+        Raises:
+            ValueError: If a call rejects the arguments.
+            TypeError: If x or context is not an array.
+
+        Example:
+            >>> import jax.numpy as jnp
+            >>> from flax import nnx
+            >>> from flax_linattn import nn
+            >>> attention = nn.Attention(8, 2, is_causal=True, rngs=nnx.Rngs(0))
+            >>> w = attention.weights(jnp.ones((1, 4, 8)))
+            >>> w.shape, w[0, 0, 1].tolist()
+            ((1, 2, 4, 4), [0.5, 0.5, 0.0, 0.0])
+        """
+        call = Call(
+            mask=mask,
+            segment_ids=segment_ids,
+            positions=positions,
+            pair_inputs=_drop_missing(pair_mask=pair_mask, bias=bias),
+            is_causal=self._resolve_causal(is_causal, context),
+        )
+        projected = self._project_context(context, context_mask)
+        if projected is not None:
+            self._check_inputs("B, T", x=x)
+            inputs = self._cross_projections(zero_padding(x, mask), projected, call)
+        else:
+            call = self._check_call(x, call)
+            inputs, _ = self._self_projections(zero_padding(x, mask), call)
+        wide = accumulation_dtype(inputs.k.dtype)  # in which calls compute the weights
+        inputs = inputs._replace(q=inputs.q.astype(wide), k=inputs.k.astype(wide))
+        return ops.weights(self.mechanism, **self._weight_arguments(inputs))
+
+    def _project_context(self, context: Features | None, mask: Mask | None) -> Context | None:
+        """Projects the context of a call, if there is one."""
+        if context is not None:
+            return self.project(context, mask)
+        if mask is not None:
+            raise ValueError(
+                "context_mask marks tokens of context, but there is no context; pass "
+                "context, or use mask."
+            )
+        return None
+
+    def _resolve_causal(self, is_causal: bool | None, context: Features | None) -> bool:
+        """Returns whether a call is causal; the layer's default is for self-attention."""
+        default = self.is_causal if context is None else False
+        return bool(default if is_causal is None else is_causal)
+
+    def _resolve_dropout_key(self, key: Array | None) -> Array | None:
+        """Returns the key of dropout of the weights; None if the layer has no such dropout."""
+        if self.weight_dropout is None:
+            return None
+        return resolve_dropout_key(self.weight_dropout, key)
 
     def _check_call(self, x: Features, call: Call) -> Call:
         """Validates inputs x [B, T, C], and adds positions to the call where the layer needs them.
 
         Raises:
-            ValueError: If the shape is wrong, positions are missing or not supported, or the state
-                of a call that is not causal is asked for.
+            ValueError: If the shape is wrong, positions are missing or not supported, or
+                ``return_state`` is set in a call that is not causal.
             TypeError: If x is not an array.
         """
         _check_state_wanted(call)
+        self._check_self()
         self._check_inputs("B, T", x=x)
         self._check_positions(call.positions)
         if self.position is not None and call.positions is None:
@@ -315,6 +388,12 @@ class Attention(ProjectedAttention):
         # In a block, too, which makes something of the zeros at padding. So gradients of queries,
         # keys and values are added up before they meet that of the residual, padded or not.
         x = zero_padding(x, call.mask)
+        inputs, window = self._self_projections(x, call)
+        y, after = self._attend(inputs)
+        return self._project_out(y, x), after if window is None else ShortConvState(window, after)
+
+    def _self_projections(self, x: Features, call: Call) -> tuple[Projections, Array | None]:
+        """Projects inputs of a validated call; returns the short convolution's window, too."""
         parts = [projection(x) for projection in self._qkv_projections]
         window = None
         if self.short_convolution is not None:
@@ -325,8 +404,7 @@ class Attention(ProjectedAttention):
             )
         q, k, v = self._split(x, parts, call.positions)
         call = call.replace(pair_inputs=self._pair_inputs(k, call))
-        y, after = self._attend(q, k, v, x, call, query_mask=call.mask)
-        return self._project_out(y, x), after if window is None else ShortConvState(window, after)
+        return Projections(q, k, v, self._token_arguments(x), call.mask, call), window
 
     @property
     def _qkv_projections(self) -> list[nnx.Linear]:
@@ -350,7 +428,7 @@ class Attention(ProjectedAttention):
     def _pair_inputs(self, k: Array, call: Call) -> dict[str, Array]:
         """Returns the inputs per pair of a call, with the layer's own bias and dropout."""
         inputs = dict(call.pair_inputs or {})
-        # With a position bias the mechanism is a cache, see _check_position_bias.
+        # With a position bias the mechanism is a cache, see check_pair_options.
         if self.position_bias is not None and isinstance(self.mechanism, ops.CacheMechanism):
             positions = self.mechanism.pair_positions(k, call.state, call.mask, call.segment_ids)
             inputs["bias"] = _add_bias(self.position_bias(*positions), inputs.get("bias"))
@@ -370,85 +448,94 @@ class Attention(ProjectedAttention):
         return _drop_missing(pair_mask=pair_mask, bias=bias)
 
     def _attend_across(
-        self, x: Features, context: Features, context_mask: Mask | None, call: Call
+        self, x: Features, context: Context, call: Call
     ) -> tuple[Features, State | None]:
-        self._check_cross()
-        self._check_inputs("B, T", x=x, context=context)
+        self._check_inputs("B, T", x=x)
+        x = zero_padding(x, call.mask)
+        y, state = self._attend(self._cross_projections(x, context, call))
+        return self._project_out(y, x), state
+
+    def _cross_projections(self, x: Features, context: Context, call: Call) -> Projections:
+        """Projects x, which is 0 at padding, to queries; ``call.mask`` marks its valid tokens."""
         _check_state_wanted(call)
         self._check_positions(call.positions)
-        for option in ("position", "position_bias"):
-            if getattr(self, option) is not None:
-                raise ValueError(
-                    f"{option} cannot be used with a context, because positions of two "
-                    "sequences are not comparable; create the layer for cross-attention "
-                    f"without {option}."
-                )
-        context = zero_padding(context, context_mask)
-        k, v = self._keys_and_values(context)
-        x = zero_padding(x, call.mask)
+        k, v, mask, per_token = context
         real = jnp.ones(x.shape[:2], bool) if call.mask is None else call.mask
-        call = call.replace(mask=context_mask, pair_inputs=self._pair_inputs(k, call))
-        y, state = self._attend(self._queries(x, k), k, v, context, call, query_mask=real)
-        return self._project_out(y, x), state
+        q = self._queries(x, k)
+        call = call.replace(mask=mask, pair_inputs=self._pair_inputs(k, call))
+        return Projections(q, k, v, per_token, real, call)
 
     @automatic(1)
     def project(self, context: Features, mask: Mask | None = None) -> Context:
         """Projects a context to keys and values, once for many calls of ``attend_to``.
 
         Args:
-            context: Inputs of shape [B, S, C].
+            context: Inputs of shape [B, S, context_features].
             mask: Boolean array of shape [B, S]; True marks valid tokens.
 
         Raises:
-            ValueError: If the mechanism has no cross-attention, or needs per-token inputs, which a
-                projected context does not contain.
+            ValueError: If the layer or its mechanism has no cross-attention, or the shape is wrong.
+            TypeError: If the context is not an array.
         """
         self._check_cross()
-        if self.mechanism.token_arguments:
-            raise ValueError(
-                f"{self.mechanism.name!r} needs per-token inputs, which a projected context "
-                "does not contain; call the layer with context instead."
-            )
+        self._check_inputs("B, S", self.context_features, context=context)
         context = zero_padding(context, mask)
-        return Context(*self._keys_and_values(context), mask)
+        return Context(*self._keys_and_values(context), mask, self._token_arguments(context))
 
     @automatic(2)
-    def attend_to(self, x: Features, context: Context, *, mask: Mask | None = None) -> Features:
+    def attend_to(
+        self,
+        x: Features,
+        context: Context,
+        *,
+        mask: Mask | None = None,
+        dropout_key: Array | None = None,
+    ) -> Features:
         """Cross-attention from x to a context that ``project`` returned.
 
         Args:
             x: Inputs of shape [B, T, C].
             context: Result of ``project``.
             mask: Boolean array of shape [B, T]; True marks valid tokens of ``x``.
+            dropout_key: Random key that enables dropout of the weights, as in ``__call__``.
 
         Returns:
-            Outputs of shape [B, T, out_features], equal to those of ``__call__`` with the context.
+            Outputs of shape [B, T, out_features], equal to the outputs of ``__call__`` with the
+            context.
         """
-        x = zero_padding(x, mask)
-        y = self.mechanism.attend(
-            self._queries(x, context.k),
-            context.k,
-            context.v,
-            mask=context.mask,
-            query_mask=jnp.ones(x.shape[:2], bool) if mask is None else mask,
-            **self._parameters(),
-        )
-        return self._project_out(y, x)
+        call = Call(mask=mask, dropout_key=self._resolve_dropout_key(dropout_key))
+        return self._attend_across(x, context, call)[0]
 
     def _check_cross(self) -> None:
+        """Raises a ValueError that names what has no meaning between two sequences."""
         if not self.mechanism.capabilities.cross:
             raise ValueError(
                 f"{self.mechanism.name!r} does not support cross-attention; omit context."
             )
-        if self.short_convolution is not None:
+        reasons = {
+            "position": "positions of two sequences are not comparable",
+            "position_bias": "positions of two sequences are not comparable",
+            "short_convolution": "it convolves queries, keys and values of one sequence",
+        }
+        for attribute, reason in reasons.items():
+            if getattr(self, attribute) is not None:
+                option = "short_conv" if attribute == "short_convolution" else attribute
+                raise ValueError(
+                    f"{option} cannot be used with a context, because {reason}; create the layer "
+                    f"for cross-attention without {option}."
+                )
+
+    def _check_self(self) -> None:
+        if self.context_features != self.in_features:
             raise ValueError(
-                "short_conv cannot be used with a context, because it convolves queries, keys and "
-                "values of one sequence; create the layer for cross-attention without short_conv."
+                f"this layer projects keys and values from {self.context_features} features "
+                f"(context_features), but queries from {self.in_features}; pass context."
             )
 
     @property
     def streams(self) -> bool:
-        return super().streams and self.is_causal is not False
+        of_itself = self.context_features == self.in_features
+        return super().streams and of_itself and self.is_causal is not False
 
     def init_state(
         self, batch_size: int, max_length: int | None = None, *, dtype: DTypeLike | None = None
@@ -510,6 +597,11 @@ class Attention(ProjectedAttention):
         return self._project_out(y, x), after if window is None else ShortConvState(window, after)
 
     def _check_step(self) -> None:
+        if self.context_features != self.in_features:
+            raise ValueError(
+                "a layer for a context of another width (context_features) has no state and no "
+                "step; use project and attend_to."
+            )
         if self.is_causal is False:
             raise ValueError(
                 "this layer was made with is_causal=False, so its outputs depend on later tokens, "
@@ -534,17 +626,32 @@ def _add_bias(own: Array, bias: Array | None) -> Array:
     return own if bias is None else own + bias.astype(own.dtype)
 
 
-def _check_position_bias(bias: PositionBias, mechanism: ops.Mechanism, heads: int) -> None:
-    """Refuses a bias of other heads, and mechanisms whose cache has no distances."""
-    if getattr(bias, "num_heads", heads) != heads:
-        raise ValueError(
-            f"position_bias is not for {heads} heads, which the layer has; make it "
-            "with the num_heads of the layer."
-        )
+def check_pair_options(
+    mechanism: ops.Mechanism, has_position_bias: bool, weight_dropout_rate: float
+) -> None:
+    """Checks that a mechanism supports a bias of positions and dropout of the weights.
+
+    Args:
+        mechanism: The mechanism.
+        has_position_bias: Whether the layer has a bias of positions.
+        weight_dropout_rate: Fraction of attention weights dropped during training.
+
+    Raises:
+        OptionError: If the mechanism does not support an option, or the rate is not in [0, 1).
+    """
+    check_rate(weight_dropout_rate=weight_dropout_rate)
+    name, can = mechanism.name, mechanism.capabilities
+    if weight_dropout_rate:
+        check_pair_input(name, can, "dropout_rate", "weight_dropout_rate")
+    if not has_position_bias:
+        return
+    check_pair_input(name, can, "bias", "position_bias")
     if not isinstance(mechanism, ops.CacheMechanism) or mechanism.sinks:
-        raise ValueError(
-            f"position_bias needs the distances of all visible tokens, which {mechanism.name!r} "
-            "with sinks does not store; omit position_bias or sinks."
+        raise OptionError(
+            f"position_bias needs the distances of all visible tokens, which {name!r} "
+            "with sinks does not store; omit position_bias or sinks.",
+            "position_bias",
+            "mechanism",
         )
 
 
@@ -576,6 +683,6 @@ def _check_state_wanted(call: Call) -> None:
 
 
 _POSITIONS = (
-    "a layer with positions has to be told which a later token has: pass positions, the number "
-    "of tokens before each."
+    "a layer with positions needs the positions of later tokens: pass positions, the number of "
+    "earlier tokens for each token."
 )

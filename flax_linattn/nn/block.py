@@ -22,6 +22,8 @@ from flax_linattn.nn.linear import ParameterOptions, check_options
 from flax_linattn.nn.meshes import automatic
 from flax_linattn.nn.norm import NORM_TYPES, Norm, make_norm
 from flax_linattn.nn.position import QueryKeyPosition
+from flax_linattn.nn.position_bias import PositionBias
+from flax_linattn.nn.projected import QKNorm
 from flax_linattn.ops.contract.masks import zero_padding
 from flax_linattn.typing import (
     Array,
@@ -53,8 +55,9 @@ class TransformerBlock(nnx.Module):
     feed_forward(LN(x)), with one norm.
 
     With width 512 and hidden width 2048 the default has the 3,152,384 parameters of the Aaren
-    paper's transformer (section 4.5), and 3,152,896 with Aaren. Departure from the hosts: no
-    dropout on attention weights, which a scan never forms; instead the attention's output has it.
+    paper's transformer (section 4.5), and 3,152,896 with Aaren. Departure from usual blocks:
+    ``dropout_rate`` drops outputs of the attention instead of its weights, which a scan never
+    forms; see ``weight_dropout_rate``.
 
     A residual branch may be scaled (``layer_scale``) and, in training, dropped for whole rows
     (``drop_path_rate``), in this order and after its dropout, as in timm's vision transformers.
@@ -65,7 +68,7 @@ class TransformerBlock(nnx.Module):
         num_kv_heads: Number of heads of keys and values, as in ``Attention``.
         hidden_features: Width of the feed-forward layer; default 4 C.
         mechanism: Name of the attention mechanism, or the mechanism itself.
-        is_causal: Whether calls are causal unless they say otherwise, as in ``Attention``.
+        is_causal: Whether calls are causal by default, as in ``Attention``.
         norm: Place of the norms, "pre", "post" or "sandwich".
         norm_type: "layer" for ``LayerNorm``, or "rms" for ``RMSNorm``.
         activation: Activation of the feed-forward layer; see ``FeedForward``.
@@ -79,6 +82,9 @@ class TransformerBlock(nnx.Module):
         output_norm: Normalization of the outputs of each head, as in ``Attention``.
         output_gate: Gate of the attention's outputs, as in ``Attention``.
         short_conv: Taps of the convolution of queries, keys and values, as in ``Attention``.
+        position_bias: Bias of the scores by position, as in ``Attention``.
+        weight_dropout_rate: Fraction of attention weights dropped during training, as in
+            ``Attention``.
         drop_path_rate: Probability that a row skips a branch during training, independently for
             each branch; see ``apply_drop_path``.
         layer_scale: Initial value of the learned factors of both branches, see ``LayerScale``; None
@@ -90,7 +96,7 @@ class TransformerBlock(nnx.Module):
 
     Raises:
         ValueError: If the norm, activation or mechanism is unknown, ``num_heads`` does not divide
-            C, a rate or scale is out of range, or a parallel block is not normalized before.
+            C, a rate or scale is out of range, or ``is_parallel`` is set without ``norm="pre"``.
 
     Example:
         >>> import jax.numpy as jnp
@@ -118,10 +124,12 @@ class TransformerBlock(nnx.Module):
         residual_scale: float = 1.0,
         dropout_rate: float = 0.0,
         position: QueryKeyPosition | None = None,
-        normalize_qk: Literal["rms", "l2"] | None = None,
+        normalize_qk: QKNorm | None = None,
         output_norm: Literal["rms"] | None = None,
         output_gate: Literal["sigmoid", "silu"] | None = None,
         short_conv: int | None = None,
+        position_bias: PositionBias | None = None,
+        weight_dropout_rate: float = 0.0,
         drop_path_rate: float = 0.0,
         layer_scale: float | None = None,
         dtype: DTypeLike | None = None,
@@ -140,7 +148,7 @@ class TransformerBlock(nnx.Module):
             )
         self.norm: Literal["pre", "post", "sandwich"] = norm
         self.is_parallel, self.residual_scale = is_parallel, residual_scale
-        self.drop_path_rate = drop_path_rate
+        self.drop_path_rate, self.weight_dropout_rate = drop_path_rate, weight_dropout_rate
         self.attention = Attention(
             features,
             num_heads,
@@ -153,6 +161,8 @@ class TransformerBlock(nnx.Module):
             output_norm=output_norm,
             output_gate=output_gate,
             short_conv=short_conv,
+            position_bias=position_bias,
+            weight_dropout_rate=weight_dropout_rate,
             dtype=dtype,
             rngs=rngs,
             **parameters,
@@ -226,8 +236,10 @@ class TransformerBlock(nnx.Module):
             segment_ids=segment_ids,
             positions=positions,
             state=state,
-            dropout_key=resolve_dropout_key(self.dropout, dropout_key, self.drop_path_rate),
-            is_causal=self.attention._resolve_causal(is_causal),
+            dropout_key=resolve_dropout_key(
+                self.dropout, dropout_key, self.drop_path_rate, self.weight_dropout_rate
+            ),
+            is_causal=self.attention._resolve_causal(is_causal, None),
             return_state=return_state,
             form=form,
         )
@@ -240,7 +252,11 @@ class TransformerBlock(nnx.Module):
 
         Dropout is enabled only by the key of the call.
         """
-        return self._sublayers(x, lambda x: self.attention._map(x, call), call.dropout_key)
+
+        def attend(x: Features, key: Array | None) -> tuple[Features, State | None]:
+            return self.attention._map(x, call.replace(dropout_key=key))
+
+        return self._sublayers(x, attend, call.dropout_key)
 
     def init_state(
         self, batch_size: int, max_length: int | None = None, *, dtype: DTypeLike | None = None
@@ -259,22 +275,26 @@ class TransformerBlock(nnx.Module):
     ) -> tuple[FeaturesStep, State]:
         """Processes one token per row, without dropout: x [B, C] -> y [B, C] and the new state."""
         return self._sublayers(
-            x, lambda x: self.attention.step(x, state, mask=mask, positions=positions), None
+            x, lambda x, _: self.attention.step(x, state, mask=mask, positions=positions), None
         )
 
     def _sublayers(
-        self, x: Array, attend: Callable[[Array], tuple[Array, State]], dropout_key: Array | None
+        self,
+        x: Array,
+        attend: Callable[[Array, Array | None], tuple[Array, State]],
+        dropout_key: Array | None,
     ) -> tuple[Array, State]:
-        """Applies the block around either form of its attention."""
-        # Four only where they are needed: without drop path the two keys are those of old runs.
-        keys = split_key(dropout_key, 4 if self.drop_path_rate else 2)
-        drop_attention, drop_feed_forward = keys[2:] or (None, None)
+        """Applies the block around either form of its attention, which is given a dropout key."""
+        # Split only as many keys as needed, so that the two keys of stored runs do not change.
+        count = 5 if self.weight_dropout_rate else 4 if self.drop_path_rate else 2
+        keys = split_key(dropout_key, count) + [None] * (5 - count)
+        drop_attention, drop_feed_forward, drop_weights = keys[2:]
 
         state: State = None
 
         def attention(x: Array) -> Array:
             nonlocal state
-            y, state = attend(x)
+            y, state = attend(x, drop_weights)
             y = apply_dropout(self.dropout, y, keys[0]).astype(x.dtype)
             return self._branch(y, self.attention_out_norm, self.attention_scale, drop_attention)
 
@@ -302,7 +322,7 @@ class TransformerBlock(nnx.Module):
 
 
 def check_norm(norm: str, places: tuple[str, ...] = NORMS) -> None:
-    """Raises an OptionError unless ``norm`` is a place of norms.
+    """Checks that ``norm`` names a place of the norms.
 
     Raises:
         ValueError: If it is not. For a type of norm, the message names ``norm_type``.

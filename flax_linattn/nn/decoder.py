@@ -11,12 +11,14 @@ from jax.typing import DTypeLike
 from flax_linattn import ops
 from flax_linattn.nn.attention import Attention, Context
 from flax_linattn.nn.block import check_norm, residual
+from flax_linattn.nn.call import Call
 from flax_linattn.nn.dropout import apply_dropout, make_dropout, resolve_dropout_key, split_key
 from flax_linattn.nn.feed_forward import FeedForward
 from flax_linattn.nn.linear import ParameterOptions, check_options
 from flax_linattn.nn.meshes import automatic
 from flax_linattn.nn.norm import make_norm
-from flax_linattn.nn.projected import resolve_mechanism
+from flax_linattn.nn.position_bias import PositionBias
+from flax_linattn.nn.projected import QKNorm, resolve_mechanism
 from flax_linattn.ops.contract.state import register_state
 from flax_linattn.typing import Array, Features, FeaturesStep, Mask, State
 
@@ -51,6 +53,15 @@ class DecoderBlock(nnx.Module):
         activation: Activation of the feed-forward layer; see ``FeedForward``.
         use_bias: Whether linear layers have a bias.
         dropout_rate: Fraction of features dropped during training.
+        normalize_qk: Normalization of queries and keys, as in ``Attention``.
+        output_norm: Normalization of the outputs of each head, as in ``Attention``.
+        output_gate: Gate of the outputs of both attention layers, as in ``Attention``.
+        short_conv: Taps of the convolution of queries, keys and values of the self-attention, as in
+            ``Attention``. Cross-attention has none, because memory and inputs are two sequences.
+        position_bias: Bias of the scores of the self-attention by position, as in ``Attention``.
+            Cross-attention has none, as in T5.
+        weight_dropout_rate: Fraction of attention weights dropped during training, as in
+            ``Attention``.
         dtype: Dtype of the computation; inferred from inputs and parameters if None.
         rngs: Random number generators; "params" initializes the parameters, and "dropout", if
             present, gives dropout keys after ``model.train()``.
@@ -87,6 +98,12 @@ class DecoderBlock(nnx.Module):
         activation: str = "gelu",
         use_bias: bool = True,
         dropout_rate: float = 0.0,
+        normalize_qk: QKNorm | None = None,
+        output_norm: Literal["rms"] | None = None,
+        output_gate: Literal["sigmoid", "silu"] | None = None,
+        short_conv: int | None = None,
+        position_bias: PositionBias | None = None,
+        weight_dropout_rate: float = 0.0,
         dtype: DTypeLike | None = None,
         rngs: nnx.Rngs,
         **parameters: Unpack[ParameterOptions],
@@ -97,9 +114,24 @@ class DecoderBlock(nnx.Module):
         cross = mechanism if mechanism.capabilities.cross else ops.get_mechanism("softmax")
         self.norm: Literal["pre", "post"] = norm
         options: Any = {"use_bias": use_bias, "dtype": dtype, "rngs": rngs, **parameters}
-        heads: Any = {"num_heads": num_heads, "num_kv_heads": num_kv_heads}
-        self.attention = Attention(features, **heads, mechanism=mechanism, **options)
-        self.cross_attention = Attention(features, **heads, mechanism=cross, **options)
+        both: Any = {
+            "num_heads": num_heads,
+            "num_kv_heads": num_kv_heads,
+            "normalize_qk": normalize_qk,
+            "output_norm": output_norm,
+            "output_gate": output_gate,
+            "weight_dropout_rate": weight_dropout_rate,
+            **options,
+        }
+        self.weight_dropout_rate = weight_dropout_rate
+        self.attention = Attention(
+            features,
+            mechanism=mechanism,
+            short_conv=short_conv,
+            position_bias=position_bias,
+            **both,
+        )
+        self.cross_attention = Attention(features, mechanism=cross, **both)
         self.feed_forward = FeedForward(
             features,
             4 * features if hidden_features is None else hidden_features,
@@ -130,15 +162,14 @@ class DecoderBlock(nnx.Module):
             memory_mask: Boolean array of shape [B, S]; True marks valid tokens of ``memory``.
             dropout_key: Random key that enables dropout; see ``TransformerBlock``.
         """
-        keys = split_key(resolve_dropout_key(self.dropout, dropout_key), 3)
+        key = resolve_dropout_key(self.dropout, dropout_key, self.weight_dropout_rate)
+        # Split five keys only if needed, so that the three keys of stored runs do not change.
+        keys = [*split_key(key, 5 if self.weight_dropout_rate else 3), None, None]
+        context = self.cross_attention.project(memory, memory_mask)
         return self._residuals(
             x,
-            lambda x: apply_dropout(self.dropout, self.attention(x, is_causal=True), keys[0]),
-            lambda x: apply_dropout(
-                self.dropout,
-                self.cross_attention(x, memory, context_mask=memory_mask),
-                keys[1],
-            ),
+            lambda x: apply_dropout(self.dropout, self._attend(x, None, keys[3])[0], keys[0]),
+            lambda x: apply_dropout(self.dropout, self._read(x, context, keys[4]), keys[1]),
             lambda x: self.feed_forward.map(x, keys[2]),
         )
 
@@ -169,13 +200,13 @@ class DecoderBlock(nnx.Module):
 
         def attend(x: Array) -> Array:
             nonlocal attention
-            y, attention = self.attention(x, is_causal=True, state=attention, return_state=True)
+            y, attention = self._attend(x, attention, None)
             return y
 
         y = self._residuals(
             x,
             attend,
-            lambda x: self.cross_attention.attend_to(x, state.context),
+            lambda x: self._read(x, state.context, None),
             lambda x: self.feed_forward.map(x, None),
         )
         return y, DecoderState(attention, state.context)
@@ -198,10 +229,19 @@ class DecoderBlock(nnx.Module):
         y = self._residuals(
             x,
             attend,
-            lambda x: self.cross_attention.attend_to(x[:, None], state.context)[:, 0],
+            lambda x: self._read(x[:, None], state.context, None)[:, 0],
             lambda x: self.feed_forward.map(x, None),
         )
         return y, DecoderState(attention, state.context)
+
+    def _attend(self, x: Features, state: State, key: Array | None) -> tuple[Features, State]:
+        """Self-attention after a state, which is returned only if one is given."""
+        call = Call(is_causal=True, state=state, return_state=state is not None, dropout_key=key)
+        return self.attention._map(x, self.attention._check_call(x, call))
+
+    def _read(self, x: Features, context: Context, key: Array | None) -> Features:
+        """Cross-attention to the projected memory; only the key enables dropout."""
+        return self.cross_attention._attend_across(x, context, Call(dropout_key=key))[0]
 
     def _residuals(self, x: Array, *sublayers: Callable[[Array], Array]) -> Array:
         """Applies the sublayers in order, each with its norm and residual."""

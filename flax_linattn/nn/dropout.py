@@ -28,7 +28,7 @@ def make_dropout(dropout_rate: float, rngs: nnx.Rngs) -> nnx.Dropout:
 
 
 def resolve_dropout_key(
-    dropout: nnx.Dropout, key: Array | None, drop_path_rate: float = 0.0
+    dropout: nnx.Dropout, key: Array | None, *other_rates: float
 ) -> Array | None:
     """Returns the given key or, in training mode, the next key of the module's own stream.
 
@@ -36,10 +36,10 @@ def resolve_dropout_key(
     that is recomputed for its gradient drops the same features.
 
     Args:
-        dropout: Dropout of the module, whose training mode applies to drop path, too.
+        dropout: Dropout of the module, whose training mode applies to all of its rates.
         key: Random key of the call, or None.
-        drop_path_rate: Drop-path rate of the module's blocks, which need a key even if the dropout
-            rate is 0.
+        *other_rates: Rates of drop path and of dropout of attention weights, which need a key even
+            if the dropout rate is 0.
 
     Raises:
         ValueError: If the module is in training mode, and there is no key.
@@ -52,7 +52,7 @@ def resolve_dropout_key(
         >>> resolve_dropout_key(dropout, None).dtype
         key<fry>
     """
-    if key is not None or dropout.deterministic or not (dropout.rate or drop_path_rate):
+    if key is not None or dropout.deterministic or not any((dropout.rate, *other_rates)):
         return key
     if dropout.rngs is None:
         raise ValueError(
@@ -76,7 +76,7 @@ def split_key(key: Array | None, count: int) -> list[Array | None]:
 def apply_dropout(dropout: nnx.Dropout, x: Array, key: Array | None) -> Array:
     """Applies dropout with an explicit key; without a key it returns ``x``.
 
-    The bits are those of ``random_bits``: on a CPU they cost a quarter of those of ``nnx.Dropout``.
+    The bits come from ``random_bits``; on a CPU they cost a quarter of the bits of ``nnx.Dropout``.
 
     Args:
         dropout: Dropout module, which gives the rate.

@@ -20,6 +20,7 @@ from flax_linattn.checks import check_choice
 from flax_linattn.nn.attention import Attention
 from flax_linattn.nn.linear import PositionLinear
 from flax_linattn.nn.projected import resolve_mechanism
+from flax_linattn.ops.contract.checks import check_pair_input
 from flax_linattn.typing import Array
 
 _PROJECTIONS = {
@@ -30,10 +31,16 @@ _PROJECTIONS = {
 }
 """Names of Flax's projections, and of ours."""
 
-_NO_EQUIVALENT = (
-    *("qkv_dot_general", "out_dot_general", "qkv_dot_general_cls", "out_dot_general_cls"),
-)
-"""Options of ``nnx.MultiHeadAttention`` that change its outputs and that ``Attention`` lacks."""
+_QK_NORMS = {"query_ln": "query_norm", "key_ln": "key_norm"}
+"""Names of Flax's norms of queries and keys, and of ours."""
+
+_NO_EQUIVALENT = {
+    **dict.fromkeys(("qkv_dot_general", "out_dot_general"), None),
+    **dict.fromkeys(("qkv_dot_general_cls", "out_dot_general_cls"), None),
+    **dict.fromkeys(("qkv_promote_dtype", "out_promote_dtype", "ln_promote_dtype"), promote_dtype),
+}
+"""Options of ``nnx.MultiHeadAttention`` that change its outputs and that ``Attention`` lacks, with
+their defaults."""
 
 
 @dataclasses.dataclass(frozen=True)  # a value: equal layers have equal graphs
@@ -42,7 +49,7 @@ class AttentionFunction:
 
     Attributes:
         mechanism: Mechanism that computes the outputs.
-        is_causal: Whether calls are causal that do not ask for it.
+        is_causal: Whether every call is causal.
     """
 
     mechanism: ops.Mechanism
@@ -96,7 +103,7 @@ class AttentionFunction:
             bias: Bias of the scores, broadcastable to [*B, H, T, S], if ``capabilities.bias``.
             mask: Mask of the valid keys, broadcastable to [*B, 1, 1, S]; with
                 ``capabilities.pair_mask`` any mask broadcastable to [*B, H, T, S].
-            broadcast_dropout: Unused: all sequences and heads drop weights of their own.
+            broadcast_dropout: Without effect: every sequence and head drops its own weights.
             dropout_rng: Random key of the dropout.
             dropout_rate: Dropout rate of attention weights, if ``capabilities.weight_dropout``.
             deterministic: Whether dropout is off.
@@ -104,7 +111,7 @@ class AttentionFunction:
             precision: Precision of matrix products.
             module: Module that collects attention weights; not supported.
             is_causal: Whether the call is causal, if the function is not.
-            force_fp32_for_softmax: Option of Linen's layers.
+            force_fp32_for_softmax: Option of Linen's layers, without effect.
             qk_attn_weights_einsum: Option of Linen's layers; not supported.
             attn_weights_value_einsum: Option of Linen's layers; not supported.
 
@@ -118,11 +125,7 @@ class AttentionFunction:
         name, can = self.mechanism.name, self.mechanism.capabilities
         pairs: dict[str, Any] = {}
         if not deterministic and dropout_rate > 0:
-            if not can.weight_dropout:
-                raise ValueError(
-                    f"{name!r} has no dropout of attention weights, got "
-                    f"dropout_rate={dropout_rate}; set the dropout_rate of the layer to 0."
-                )
+            check_pair_input(name, can, "dropout_rate")
             pairs |= {"dropout_rate": dropout_rate, "dropout_key": dropout_rng}
         if module is not None:
             raise ValueError(
@@ -154,8 +157,7 @@ class AttentionFunction:
                 self._check_pair_mask(mask, causal)
                 pairs["pair_mask"] = flatten(mask, num_queries, source)
         if bias is not None:
-            if not can.bias:
-                raise ValueError(f"{name!r} does not support a bias of attention scores; omit it.")
+            check_pair_input(name, can, "bias")
             pairs["bias"] = flatten(bias, num_queries, source)
         if key_mask is not None and not can.recurrent:
             raise ValueError(
@@ -192,13 +194,14 @@ def attention_function(
 
     It replaces ``dot_product_attention`` in ``nnx.MultiHeadAttention`` and
     ``linen.MultiHeadDotProductAttention``, so that an existing Flax model trains with a mechanism
-    that has one query per token. What ``nn.Attention`` learns for a mechanism (TaylorShift's
-    temperature) has its default value. ``attention_from_flax`` makes the trained layer recurrent.
+    that has one query per token. Parameters that ``nn.Attention`` learns for a mechanism
+    (TaylorShift's temperature) have their default values. ``attention_from_flax`` makes the trained
+    layer recurrent.
 
     Args:
         mechanism: Name of the mechanism, or the mechanism itself.
-        is_causal: Whether every call is causal. A causal mask is refused instead, because under
-            ``jax.jit`` a mask's values are unknown.
+        is_causal: Whether every call is causal. Set it instead of passing a causal mask, whose
+            values are unknown under ``jax.jit``.
 
     Raises:
         ValueError: If the mechanism is unknown, has a learned query, or needs per-token inputs.
@@ -227,21 +230,23 @@ def attention_from_flax(
 ) -> Attention:
     """Makes an ``Attention`` with the weights of a Flax attention layer.
 
-    With the same mechanism its outputs are equal. Flax's layer masks keys only: at padded
-    positions its outputs differ, which ``Attention`` sets to the bias of the output projection.
+    With the same mechanism its outputs are equal, except at padded positions: Flax's layer masks
+    keys only, and ``Attention`` returns the bias of the output projection there.
 
     Args:
         source: An ``nnx.MultiHeadAttention``, or the parameters of a
             ``linen.MultiHeadDotProductAttention``, a dict of ``query``, ``key``, ``value`` and
             ``out``. Only the values are used; shardings in their metadata are not.
-        mechanism: Mechanism of the new layer. Default: that of ``attention_function`` if the source
-            has it as ``attention_fn``, else softmax. With another mechanism the weights are only
-            initial values.
-        is_causal: As in ``Attention``; Flax's layers have no such option. Default: that of
-            ``attention_function``, else None.
-        dtype: Dtype of the computation; default that of an ``nnx`` source.
+        mechanism: Mechanism of the new layer. Default: the mechanism of the ``attention_function``
+            that the source has as ``attention_fn``, else softmax. With another mechanism the
+            weights are only initial values, and the source's dropout of attention weights is left
+            out if the mechanism does not support it.
+        is_causal: As in ``Attention``; Flax's layers have no such option. Default: as in the
+            ``attention_function`` of the source, else None.
+        dtype: Dtype of the computation. Default: the dtype of an ``nnx`` source.
         rngs: Random number generators for parameters that the source does not have, such as a
-            learned query.
+            learned query, and with a stream "dropout" for dropout during training. The new layer
+            drops weights of each head independently, as Flax does with ``broadcast_dropout=False``.
 
     Raises:
         ValueError: If the source has options or parameters that ``Attention`` does not support, or
@@ -259,13 +264,15 @@ def attention_from_flax(
         True
         >>> y, state = ours.step(x[:, 0], ours.init_state(2, max_length=10))
     """
-    precision = None
+    precision, dropout_rate, is_training = None, 0.0, False
     params: Any
     if isinstance(source, nnx.MultiHeadAttention):
         function = _check_module(source, mechanism)
+        dropout_rate, is_training = source.dropout_rate, source.deterministic is False
         if function is not None:
             mechanism = function.mechanism if mechanism is None else mechanism
-            is_causal = is_causal or function.is_causal or None
+            if is_causal is None and function.is_causal:
+                is_causal = True
         dtype, precision = source.dtype if dtype is None else dtype, source.precision
         params = nnx.to_pure_dict(nnx.state(source, nnx.Param))
     elif isinstance(source, Mapping):
@@ -278,10 +285,16 @@ def attention_from_flax(
     _check_params(params)
     kernel = params["query"]["kernel"]
     features, heads, head_dim = kernel.shape
+    context_features, kv_heads, _ = params["key"]["kernel"].shape
+    mechanism = resolve_mechanism("softmax" if mechanism is None else mechanism)
     layer = Attention(
         features,
         heads,
-        mechanism="softmax" if mechanism is None else mechanism,
+        mechanism=mechanism,
+        num_kv_heads=None if kv_heads == heads else kv_heads,
+        context_features=context_features,
+        normalize_qk="layer" if set(_QK_NORMS) <= set(params) else None,
+        weight_dropout_rate=dropout_rate if mechanism.capabilities.weight_dropout else 0.0,
         qkv_features=heads * head_dim,
         out_features=params["out"]["kernel"].shape[-1],
         is_causal=is_causal,
@@ -303,26 +316,35 @@ def attention_from_flax(
         for each, values in params[name].items():
             parameter = getattr(projection, each)
             parameter[...] = jnp.asarray(values).reshape(parameter.shape)
+    if layer.normalize_qk is not None:
+        for name, ours in _QK_NORMS.items():
+            getattr(layer, ours).scale[...] = jnp.asarray(params[name]["scale"])
+    if is_training:
+        layer.train()
     return layer
 
 
-def attention_to_flax(layer: Attention, api: Literal["nnx", "linen"] = "nnx") -> Any:
+def attention_to_flax(
+    layer: Attention, api: Literal["nnx", "linen"] = "nnx", *, rngs: nnx.Rngs | None = None
+) -> Any:
     """Makes a Flax attention layer with the weights of an ``Attention``.
 
     Calls of Flax's layer are causal only with ``is_causal=True``, or a causal mask in Linen,
-    whatever ``layer.is_causal`` is; an ``attention_fn`` keeps it.
+    regardless of ``layer.is_causal``; an ``attention_fn`` keeps it.
 
     Args:
         layer: Layer without a position encoding. With a mechanism other than softmax, the result
             has it as its ``attention_fn``.
         api: "nnx" for an ``nnx.MultiHeadAttention``; "linen" for the parameters of a
-            ``linen.MultiHeadDotProductAttention``.
+            ``linen.MultiHeadDotProductAttention``, which do not hold a rate of dropout.
+        rngs: Random number generators of the module, which a layer with dropout needs.
 
     Returns:
-        The module, or a dict of ``query``, ``key``, ``value`` and ``out``.
+        The module, or a dict of ``query``, ``key``, ``value`` and ``out``, with ``query_ln`` and
+        ``key_ln`` if queries and keys are normalized.
 
     Raises:
-        ValueError: If Flax's layer has no place for something that the layer has.
+        ValueError: If Flax's layer does not support an option of the layer, or rngs is missing.
 
     Example:
         >>> import jax.numpy as jnp
@@ -338,36 +360,58 @@ def attention_to_flax(layer: Attention, api: Literal["nnx", "linen"] = "nnx") ->
     """
     check_choice(("nnx", "linen"), api=api)
     function = _check_layer(layer)
-    heads = (layer.num_heads, layer.head_dim)
     params: dict[str, dict[str, Array]] = {}
     for name, ours in _PROJECTIONS.items():
         projection = getattr(layer, ours)
         kernel = projection.kernel[...]
+        kv = name in ("key", "value")
+        heads = (layer.num_kv_heads if kv else layer.num_heads, layer.head_dim)
         shape = (*heads, -1) if name == "out" else (-1, *heads)
         params[name] = {"kernel": kernel.reshape(shape)}
         if projection.bias is not None:
             bias = projection.bias[...]
             params[name]["bias"] = bias if name == "out" else bias.reshape(heads)
+    if layer.normalize_qk is not None:
+        for name, ours in _QK_NORMS.items():
+            params[name] = {"scale": getattr(layer, ours).scale[...]}
     if api == "linen":
         if function is not None:
             raise ValueError(
                 f"parameters for Linen do not hold the mechanism {layer.mechanism.name!r}; convert "
                 "a layer with softmax, or to 'nnx'."
             )
+        if layer.num_kv_heads != layer.num_heads:
+            raise ValueError(
+                "linen.MultiHeadDotProductAttention has no grouped queries, got "
+                f"num_kv_heads={layer.num_kv_heads} and num_heads={layer.num_heads}; convert to "
+                "'nnx'."
+            )
         return params
+    dropout = layer.weight_dropout
+    if dropout is not None and rngs is None:  # with equal keys all layers would drop the same
+        raise ValueError(
+            f"the layer has weight_dropout_rate={dropout.rate}; pass rngs for the dropout of "
+            "Flax's layer, such as nnx.Rngs(0)."
+        )
     first = layer.key_projection
     module = nnx.MultiHeadAttention(
         layer.num_heads,
         layer.in_features,
         layer.num_heads * layer.head_dim,
         params["out"]["kernel"].shape[-1],
+        num_kv_heads=layer.num_kv_heads,
+        in_kv_features=layer.context_features,
+        normalize_qk=layer.normalize_qk is not None,
+        broadcast_dropout=False,
+        dropout_rate=0.0 if dropout is None else dropout.rate,
+        deterministic=None if dropout is None else dropout.deterministic,
         dtype=first.dtype,
         param_dtype=first.param_dtype,
         precision=first.precision,
         use_bias=first.bias is not None,
         attention_fn=nnx.dot_product_attention if function is None else function,
         decode=False,
-        rngs=nnx.Rngs(0),
+        rngs=nnx.Rngs(0) if rngs is None else rngs,
     )
     for name, values in params.items():
         for each, value in values.items():
@@ -377,21 +421,14 @@ def attention_to_flax(layer: Attention, api: Literal["nnx", "linen"] = "nnx") ->
 
 def _check_module(source: Any, mechanism: object) -> AttentionFunction | None:
     """Refuses options of a module that ``Attention`` lacks; returns its ``attention_function``."""
-    refused = [name for name in _NO_EQUIVALENT if getattr(source, name, None) is not None]
+    refused = [
+        name
+        for name, default in _NO_EQUIVALENT.items()
+        if getattr(source, name, default) is not default
+    ]
     if refused:
         raise ValueError(
             f"nn.Attention has no option {refused[0]}; make the Flax layer without it."
-        )
-    if source.dropout_rate > 0 and not source.deterministic:
-        raise ValueError(
-            "nn.Attention has no dropout of attention weights, got "
-            f"dropout_rate={source.dropout_rate}; convert a layer with deterministic=True or "
-            "dropout_rate=0."
-        )
-    if source.in_kv_features != source.in_features:
-        raise ValueError(
-            "nn.Attention takes queries, keys and values from as many features, got "
-            f"in_features={source.in_features} and in_kv_features={source.in_kv_features}."
         )
     function = source.attention_fn
     if isinstance(function, AttentionFunction):
@@ -405,13 +442,9 @@ def _check_module(source: Any, mechanism: object) -> AttentionFunction | None:
 
 
 def _check_params(params: Mapping[str, Any]) -> None:
-    """Refuses names and shapes that a layer without normalization does not have."""
-    if {"query_ln", "key_ln"} & set(params):
-        raise ValueError(
-            "nn.Attention does not normalize queries and keys by LayerNorm (normalize_qk=True); "
-            "convert a layer without normalize_qk."
-        )
-    if set(params) != set(_PROJECTIONS):
+    """Refuses names and shapes that an attention layer of Flax does not have."""
+    norms = set(_QK_NORMS) & set(params)
+    if set(params) - norms != set(_PROJECTIONS) or len(norms) == 1:
         raise ValueError(
             f"expected the parameters {', '.join(_PROJECTIONS)} of one attention layer, got "
             f"{', '.join(map(str, params)) or 'none'}."
@@ -422,14 +455,15 @@ def _check_params(params: Mapping[str, Any]) -> None:
             "nn.Attention has a bias in all projections or in none, got a bias of "
             f"{', '.join(biased)} only; add biases of zeros to the others."
         )
-    shapes = {name: np.shape(each["kernel"]) for name, each in params.items()}
+    shapes = {name: np.shape(params[name]["kernel"]) for name in _PROJECTIONS}
     features, *heads = shapes["query"]
-    want = {name: (features, *heads) for name in ("query", "key", "value")}
-    want["out"] = (*heads, shapes["out"][-1])
-    if len(heads) != 2 or shapes != want:
+    context, *kv_heads = shapes["key"]
+    want = {"query": (features, *heads), "key": (context, *kv_heads)}
+    want |= {"value": want["key"], "out": (*heads, shapes["out"][-1])}
+    if len(heads) != 2 or shapes != want or kv_heads[1:] != heads[1:] or heads[0] % kv_heads[0]:
         raise ValueError(
-            "expected kernels [C, H, K] of query, key and value and [H, K, out_features] of out, "
-            f"got {shapes}; grouped queries (num_kv_heads) are not converted."
+            "expected kernels [C, H, K] of query, [context_features, G, K] of key and value, where "
+            f"G divides H, and [H, K, out_features] of out, got {shapes}."
         )
 
 
@@ -439,19 +473,15 @@ def _check_layer(layer: Attention) -> AttentionFunction | None:
         raise ValueError("Flax's attention layers have no position encoding, but the layer has.")
     if isinstance(layer.key_projection, PositionLinear):
         raise ValueError("Flax's attention layers have no separate weights for each position.")
-    if layer.num_kv_heads != layer.num_heads:
-        raise ValueError(
-            "Flax's attention layers have as many heads of keys as of queries, got "
-            f"num_kv_heads={layer.num_kv_heads} and num_heads={layer.num_heads}."
-        )
-    if layer.normalize_qk is not None:
+    if layer.normalize_qk not in (None, "layer"):
         raise ValueError(
             "Flax's attention layers normalize queries and keys by LayerNorm only, got "
             f"normalize_qk={layer.normalize_qk!r}."
         )
     function = AttentionFunction(layer.mechanism, bool(layer.is_causal))
     others = layer.mechanism_parameters or set(nnx.state(layer, nnx.Param)) - {
-        *_PROJECTIONS.values()
+        *_PROJECTIONS.values(),
+        *_QK_NORMS.values(),
     }
     if others:
         raise ValueError(

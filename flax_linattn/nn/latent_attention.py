@@ -12,7 +12,12 @@ from flax_linattn.checks import OptionError, check_integers
 from flax_linattn.nn.call import Call
 from flax_linattn.nn.linear import check_options
 from flax_linattn.nn.meshes import automatic
-from flax_linattn.nn.projected import AttentionOptions, ProjectedAttention, resolve_mechanism
+from flax_linattn.nn.projected import (
+    AttentionOptions,
+    ProjectedAttention,
+    Projections,
+    resolve_mechanism,
+)
 from flax_linattn.ops.contract.masks import zero_padding
 from flax_linattn.typing import Array, Features, FeaturesStep, Mask, SequenceOptions, State
 
@@ -29,7 +34,7 @@ class LatentAttention(ProjectedAttention):
 
     It is the cross-attention of a Perceiver (Jaegle et al., "Perceiver", 2021, section 3.1),
     computed as Feng et al., "Attention as an RNN", 2024, section 3.1, compute attention for a given
-    query: its values are those of softmax cross-attention, while tokens arrive one by one or in
+    query: its outputs equal softmax cross-attention, while tokens arrive one by one or in
     blocks (appendix A) and the state [B, L, H, ...] does not grow. With
     ``mechanism="forgetting_aaren"`` old tokens are discounted by a decay that the layer computes
     from every token.
@@ -161,7 +166,8 @@ class LatentAttention(ProjectedAttention):
     ) -> tuple[Array, State | None]:
         """Attends to tokens [B, T, C] that are 0 at padding; returns outputs and the state."""
         k, v = self._keys_and_values(x)
-        y, state = self._attend(self._latents(latents, k), k, v, x, call)
+        per_token = self._token_arguments(x)
+        y, state = self._attend(Projections(self._latents(latents, k), k, v, per_token, None, call))
         return self._project_out(y, x), state
 
     @automatic(1)

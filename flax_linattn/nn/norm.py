@@ -26,6 +26,8 @@ class LayerNorm(nnx.LayerNorm):
 
     Args:
         features: Number of features C.
+        epsilon: Constant added to the variance.
+        use_bias: Whether a bias is added.
         param_dtype: Dtype of scale and bias.
         rngs: Random number generators; "params" initializes the parameters.
 
@@ -38,11 +40,18 @@ class LayerNorm(nnx.LayerNorm):
     """
 
     def __init__(
-        self, features: int, *, param_dtype: DTypeLike = jnp.float32, rngs: nnx.Rngs
+        self,
+        features: int,
+        *,
+        epsilon: float = LAYER_NORM_EPSILON,
+        use_bias: bool = True,
+        param_dtype: DTypeLike = jnp.float32,
+        rngs: nnx.Rngs,
     ) -> None:
         super().__init__(
             features,
-            epsilon=LAYER_NORM_EPSILON,
+            epsilon=epsilon,
+            use_bias=use_bias,
             param_dtype=param_dtype,
             # Flax's fast variance E[x^2] - E[x]^2 loses all digits where the mean is large.
             use_fast_variance=False,

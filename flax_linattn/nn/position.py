@@ -31,8 +31,8 @@ def token_positions(
             calls.
 
     Returns:
-        Positions, int [B, T] (at masked positions that of the previous token, at least 0), and the
-        offset for the next call.
+        Positions, int [B, T] (a masked token has the position of the previous token, at least 0),
+        and the offset for the next call.
 
     Example:
         >>> import jax.numpy as jnp
@@ -55,6 +55,13 @@ def sinusoid(positions: Int[Array, "..."], features: int) -> Float[Array, "... C
     It is computed for any position, without a table. Angles are counted in units of 2**-32 turns,
     where whole turns wrap exactly: the error stays below 1e-4 up to position 100,000, and every
     form and batch gives the same bits.
+
+    Args:
+        positions: Integer array of shape [...].
+        features: Number of features C.
+
+    Returns:
+        Embeddings of shape [..., C], float32.
 
     Example:
         >>> import jax.numpy as jnp
@@ -154,10 +161,10 @@ class RotaryScaling:
     """Scaling of rotary frequencies for contexts longer than in pretraining.
 
     Fields are the keys of ``rope_scaling`` in configurations of Hugging Face models, so
-    ``RotaryScaling(**config.rope_scaling)`` takes one over. Frequencies do not depend on the length
-    of the sequence, so that a stream has those of the parallel call. For the same reason Hugging
-    Face's types "dynamic" and "longrope" are missing: they change the frequencies of earlier tokens
-    when a sequence grows.
+    ``RotaryScaling(**config.rope_scaling)`` reads them. Frequencies do not depend on the length
+    of the sequence, so a stream has the same frequencies as a parallel call. For the same reason
+    Hugging Face's types "dynamic" and "longrope" are missing: they change the frequencies of
+    earlier tokens when a sequence grows.
 
     Args:
         rope_type: "linear" divides every frequency by ``factor`` (position interpolation). "ntk"
@@ -286,8 +293,8 @@ class RotaryPosition:
         >>> rotate = RotaryPosition()
         >>> q, k = jnp.ones((2, 1, 8)), jnp.ones((2, 1, 8))
         >>> near, far = (rotate(q, jnp.array([t, t])) for t in (3, 1003))
-        >>> behind = [rotate(k, jnp.array([t - 2, t - 2])) for t in (3, 1003)]
-        >>> bool(jnp.allclose((near * behind[0]).sum(-1), (far * behind[1]).sum(-1), atol=1e-4))
+        >>> earlier = [rotate(k, jnp.array([t - 2, t - 2])) for t in (3, 1003)]
+        >>> bool(jnp.allclose((near * earlier[0]).sum(-1), (far * earlier[1]).sum(-1), atol=1e-4))
         True
     """
 

@@ -20,7 +20,15 @@ class PositionBias(Protocol):
     """Protocol of biases of scores by position, such as ``AlibiBias``."""
 
     def __call__(self, query: Int[Array, "B T"], key: Int[Array, "B S"]) -> Float[Array, "B H T S"]:
-        """Computes the biases of pairs of positions."""
+        """Computes the biases of pairs of positions.
+
+        Args:
+            query: Positions of the queries, [B, T].
+            key: Positions of the keys, [B, S].
+
+        Returns:
+            Biases of the scores, [B, H, T, S].
+        """
         ...
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 import jax
 import jax.numpy as jnp
@@ -17,14 +17,17 @@ from flax_linattn import ops
 from flax_linattn.checks import OptionError, check_array, check_choice, check_integers
 from flax_linattn.nn.call import Call
 from flax_linattn.nn.linear import ParameterOptions, PositionLinear, linear
-from flax_linattn.nn.norm import RMSNorm
+from flax_linattn.nn.norm import LayerNorm, Norm, RMSNorm
 from flax_linattn.nn.position import QueryKeyPosition
 from flax_linattn.ops.contract.numerics import accumulation_dtype
 from flax_linattn.ops.engine.features import l2_normalize
 from flax_linattn.typing import Array, Parameters, State
 
 QUERY_INIT = nnx.initializers.normal(0.02)
-QK_NORMS = ("rms", "l2")
+QKNorm: TypeAlias = Literal["layer", "rms", "l2"]
+"""Normalizations of queries and keys over the channels of each head."""
+QK_LAYER_NORM_EPSILON = 1e-6
+"""Default of Flax's attention layers, which normalize queries and keys by LayerNorm."""
 OUTPUT_NORMS = ("rms",)
 OUTPUT_GATES: dict[str, Callable[[Array], Array]] = {
     "sigmoid": jax.nn.sigmoid,
@@ -39,16 +42,37 @@ class AttentionOptions(ParameterOptions, total=False):
     qkv_features: int | None
     out_features: int | None
     use_bias: bool
-    normalize_qk: Literal["rms", "l2"] | None
+    normalize_qk: QKNorm | None
     output_norm: Literal["rms"] | None
     dtype: DTypeLike | None
     query_init: nnx.Initializer
 
 
+class Projections(NamedTuple):
+    """Validated inputs of a call, projected for the mechanism.
+
+    Attributes:
+        q: Queries of shape [B, T, H, K], or as the layer's learned queries have them.
+        k: Keys of shape [B, S, G, K].
+        v: Values of shape [B, S, G, V].
+        per_token: Per-token inputs of the mechanism at the keys, by name.
+        query_mask: Boolean array of shape [B, T]; True marks valid tokens of the queries. None if
+            these are the tokens of the keys, or latents.
+        call: The call; its mask and its segments belong to the keys.
+    """
+
+    q: Array
+    k: Array
+    v: Array
+    per_token: Parameters
+    query_mask: Array | None
+    call: Call
+
+
 class ProjectedAttention(nnx.Module):
     """Parameters of an attention layer, and the projections before and after its mechanism.
 
-    Arguments are those of ``Attention``.
+    Arguments are as in ``Attention``.
 
     Attributes:
         num_latents: Number L of learned queries that attend to all tokens, set by subclasses with
@@ -65,10 +89,11 @@ class ProjectedAttention(nnx.Module):
         *,
         mechanism: str | ops.Mechanism = "softmax",
         num_kv_heads: int | None = None,
+        context_features: int | None = None,
         qkv_features: int | None = None,
         out_features: int | None = None,
         use_bias: bool = True,
-        normalize_qk: Literal["rms", "l2"] | None = None,
+        normalize_qk: QKNorm | None = None,
         output_norm: Literal["rms"] | None = None,
         output_gate: Literal["sigmoid", "silu"] | None = None,
         position: QueryKeyPosition | None = None,
@@ -91,6 +116,7 @@ class ProjectedAttention(nnx.Module):
         self.mechanism = resolve_mechanism(mechanism)
         check_kv_heads(self.mechanism, num_heads, num_kv_heads)
         check_output_options(normalize_qk, output_norm, output_gate)
+        check_integers(1, context_features=context_features)
         learned = self.mechanism.capabilities.learned_query
         if learned and position is not None:
             raise ValueError(
@@ -99,6 +125,7 @@ class ProjectedAttention(nnx.Module):
                 "mechanism."
             )
         self.in_features = in_features
+        self.context_features = in_features if context_features is None else context_features
         self.num_heads = num_heads
         self.num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
         self.head_dim = qkv_features // num_heads
@@ -117,8 +144,9 @@ class ProjectedAttention(nnx.Module):
         self.query_projection = (
             None if shared else linear(in_features, qkv_features, **options, **init)
         )
-        self.key_projection = linear(in_features, kv_features, **options, **init)
-        self.value_projection = linear(in_features, kv_features, **options, **init)
+        self.key_projection, self.value_projection = (
+            linear(self.context_features, kv_features, **options, **init) for _ in range(2)
+        )
         self.out_projection: nnx.Linear | None = linear(
             qkv_features,
             out_features,
@@ -127,9 +155,9 @@ class ProjectedAttention(nnx.Module):
             bias_init=out_bias_init or bias_init,
         )
         self.query_norm, self.key_norm = (
-            RMSNorm(self.head_dim, param_dtype=param_dtype, rngs=rngs)
-            if normalize_qk == "rms" and projection is not None
-            else None
+            None
+            if projection is None
+            else make_qk_norm(normalize_qk, self.head_dim, param_dtype=param_dtype, rngs=rngs)
             for projection in (self.query_projection, self.key_projection)
         )
         self.output_norm = (
@@ -145,7 +173,7 @@ class ProjectedAttention(nnx.Module):
         self.token_projections = nnx.data(
             {
                 argument.name: linear(
-                    in_features,
+                    self.context_features,
                     math.prod(self._axes(argument)),
                     **{**options, "use_bias": True},
                     kernel_init=kernel_init,
@@ -200,36 +228,32 @@ class ProjectedAttention(nnx.Module):
             return projection.dtype
         return jnp.promote_types(projection.param_dtype, dtype or projection.param_dtype)
 
-    def _attend(
-        self,
-        q: Array,
-        k: Array,
-        v: Array,
-        source: Array,
-        call: Call,
-        query_mask: Array | None = None,
-    ) -> tuple[Array, State | None]:
-        """Attends to tokens [B, S, C] with queries, keys and values computed from them.
-
-        Returns:
-            Outputs of the heads [B, T, H, V], and the state if the call needs one.
-        """
+    def _attend(self, inputs: Projections) -> tuple[Array, State | None]:
+        """Returns outputs of the heads [B, T, H, V], and the state if the call needs one."""
+        call = inputs.call
         attended = self.mechanism.attend(
-            k=self._to_unit_length(k),
-            v=v,
-            is_causal=call.is_causal,
-            mask=call.mask,
-            query_mask=query_mask,
-            segment_ids=call.segment_ids,
+            v=inputs.v,
             initial_state=call.state,
             return_state=call.return_state,
             form=call.form,
-            **(call.pair_inputs or {}),
-            **self._query_arguments(q),
-            **self._parameters(),
-            **self._token_arguments(source),
+            **self._weight_arguments(inputs),
         )
         return attended if isinstance(attended, tuple) else (attended, None)
+
+    def _weight_arguments(self, inputs: Projections) -> dict[str, Any]:
+        """Arguments of the mechanism on which the attention weights of a call depend."""
+        call = inputs.call
+        return {
+            "k": self._to_unit_length(inputs.k),
+            "is_causal": call.is_causal,
+            "mask": call.mask,
+            "query_mask": inputs.query_mask,
+            "segment_ids": call.segment_ids,
+            **(call.pair_inputs or {}),
+            **self._query_arguments(inputs.q),
+            **self._parameters(),
+            **inputs.per_token,
+        }
 
     def _attend_step(
         self,
@@ -253,12 +277,13 @@ class ProjectedAttention(nnx.Module):
             **self._token_arguments(x),
         )
 
-    def _check_inputs(self, axes: str, **inputs: Any) -> None:
-        """Raises unless each input is an array [axes, C]; the message names the input."""
-        layout = f"[{axes}, {self.in_features}]"
+    def _check_inputs(self, axes: str, features: int | None = None, **inputs: Any) -> None:
+        """Raises unless each input is an array [axes, features]; the message names the input."""
+        features = self.in_features if features is None else features
+        layout = f"[{axes}, {features}]"
         check_array(layout, **inputs)
         for name, x in inputs.items():
-            if x.ndim != axes.count(",") + 2 or x.shape[-1] != self.in_features:
+            if x.ndim != axes.count(",") + 2 or x.shape[-1] != features:
                 raise ValueError(f"expected {name} as {layout}, got shape {x.shape}.")
 
     def _query_arguments(self, q: Array) -> dict[str, Any]:
@@ -305,7 +330,7 @@ class ProjectedAttention(nnx.Module):
         # A learned query knows nothing of the inputs' dtype; the keys do.
         return self._split_queries(self.query_projection(source).astype(k.dtype))
 
-    def _normalize(self, x: Array, norm: RMSNorm | None) -> Array:
+    def _normalize(self, x: Array, norm: Norm | None) -> Array:
         """Normalizes queries or keys [..., H, K] over the channels of each head."""
         if self.normalize_qk == "l2":
             return l2_normalize(x.astype(accumulation_dtype(x.dtype))).astype(x.dtype)
@@ -345,8 +370,8 @@ def check_kv_heads(mechanism: ops.Mechanism, query_heads: int, num_kv_heads: int
     """Checks that a mechanism supports G heads of keys and values for H query heads.
 
     Raises:
-        ValueError: If ``num_kv_heads`` does not divide the query heads, or differs from it and each
-            token has no query of its own, which could share a key.
+        ValueError: If ``num_kv_heads`` does not divide the number of query heads, or differs from
+            it for a mechanism without a query for each token.
 
     Example:
         >>> check_kv_heads(resolve_mechanism("softmax"), 8, 2)
@@ -376,16 +401,33 @@ num_heads=8 and num_kv_heads=3.
         )
 
 
+def make_qk_norm(
+    normalize_qk: QKNorm | None, head_dim: int, *, param_dtype: DTypeLike, rngs: nnx.Rngs
+) -> Norm | None:
+    """Makes the norm of queries or of keys, or None where it has no parameters."""
+    if normalize_qk == "rms":
+        return RMSNorm(head_dim, param_dtype=param_dtype, rngs=rngs)
+    if normalize_qk == "layer":
+        return LayerNorm(
+            head_dim,
+            epsilon=QK_LAYER_NORM_EPSILON,
+            use_bias=False,
+            param_dtype=param_dtype,
+            rngs=rngs,
+        )
+    return None
+
+
 def check_output_options(
     normalize_qk: str | None, output_norm: str | None, output_gate: str | None
 ) -> None:
-    """Raises unless each option is one of its choices, or None.
+    """Checks that each option is one of its choices or None.
 
     Raises:
         OptionError: If an option is unknown; the message names it.
     """
     if normalize_qk is not None:
-        check_choice(QK_NORMS, normalize_qk=normalize_qk)
+        check_choice(get_args(QKNorm), normalize_qk=normalize_qk)
     if output_norm is not None:
         check_choice(OUTPUT_NORMS, output_norm=output_norm)
     if output_gate is not None:

@@ -8,6 +8,7 @@ for a folder of several seeds.
 from flax_linattn.registry import get_task, list_tasks, register_task
 from flax_linattn.tasks.baselines import Baselines
 from flax_linattn.tasks.evaluate import evaluate_run
+from flax_linattn.tasks.export import export_run
 from flax_linattn.tasks.init_run import InitRun
 from flax_linattn.tasks.options import Config, FitOptions, ModelOptions, Options
 from flax_linattn.tasks.predict import predict_run
@@ -31,6 +32,7 @@ __all__ = [
     "Streaming",
     "Task",
     "evaluate_run",
+    "export_run",
     "get_task",
     "list_tasks",
     "load_run",

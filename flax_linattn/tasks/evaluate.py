@@ -3,7 +3,7 @@
 In a summary over seeds a number is the mean over the runs, followed by their sample standard
 deviation as ``<name>_sd``; a string or an integer that is the same for all runs appears once.
 ``runs`` is a table with a row for each run. Lists and tables of each run are left out, and the
-figures are those of the run with the best validation value. A run that failed before it was
+figures show the run with the best validation value. A run that failed before it was
 validated has nothing to test: its row names the step, and the means are over the other runs.
 """
 

@@ -13,10 +13,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flax_linattn.storage import open_regular, write_text
-
-MAX_JSON_BYTES = 2**25
-"""Maximum size of a JSON file of a run folder; parsing takes up to 25 times as much memory."""
+from flax_linattn.storage import (
+    MAX_JSON_BYTES,
+    check_json_size,
+    open_regular,
+    parse_json,
+    write_text,
+)
 
 
 def checksum(arrays: Iterable[NDArray]) -> str:
@@ -33,9 +36,16 @@ def write_json(path: Path, values: dict[str, Any]) -> None:
     """Writes a JSON object and creates its folder; numbers that are not finite become null.
 
     The write is atomic: a killed process leaves the previous file or the new one.
+
+    Raises:
+        ValueError: If the object is too large to be read again.
     """
-    text = json.dumps(_finite(values), indent=2, allow_nan=False)
-    write_text(path, f"{text}\n")
+    text = json.dumps(_finite(values), indent=2, allow_nan=False) + "\n"
+    try:
+        check_json_size(text.encode())
+    except ValueError as error:
+        raise ValueError(f"{path} would be too large to load: {error}.") from None
+    write_text(path, text)
 
 
 def _finite(value: Any) -> Any:
@@ -58,7 +68,7 @@ def read_json(path: Path) -> dict[str, Any]:
         )
     try:
         with open_regular(path) as file:
-            values: dict[str, Any] = json.loads(file.read().decode())
+            values: dict[str, Any] = parse_json(file.read())
     except FileNotFoundError:
         raise FileNotFoundError(
             f"{path} is missing, so the run folder is incomplete; restore the file from a copy, or "

@@ -87,7 +87,7 @@ class Initializer:
     """Initializes new runs from the parameters and scales of earlier runs.
 
     Attributes:
-        config: Options of the new runs; the earlier runs choose those that the data would choose.
+        config: Options of the new runs; options that depend on the data come from the earlier runs.
         reinitialized: Descriptions of the arrays whose shapes differ.
     """
 
@@ -233,7 +233,7 @@ class Initializer:
         ]
         options = f"Data options that differ: {', '.join(values)}. " if values else ""
         return OptionError(
-            f"{len(self.reinitialized)} of {count} arrays of the model do not fit those of "
+            f"{len(self.reinitialized)} of {count} arrays of the model do not match the arrays of "
             f"{self._init.name}:\n  " + "\n  ".join(lines) + f"\n{options}Use the options and data "
             "of that run, or pass reinitialize_mismatched=True to initialize these arrays.",
             "reinitialize_mismatched",

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from flax_linattn.checks import OptionError, itemize, quote
 from flax_linattn.data.errors import DataFormatError
-from flax_linattn.data.files.text_files import MAX_LINE_LENGTH, LineReader
+from flax_linattn.data.files.text_files import MAX_LINE_LENGTH, LineReader, undecodable
 from flax_linattn.data.tables.cells import BadCellError, is_comment, split_cells
 from flax_linattn.data.tables.dialect import Dialect
 from flax_linattn.data.tables.tables import BINARY_SUFFIXES
@@ -32,10 +32,12 @@ _ADVICE = "save the table as CSV, or use `flax-linattn predict`, which reads it.
 
 
 @contextmanager
-def open_lines(path: Path | None) -> Iterator[Rows]:
+def open_lines(path: Path | None, *, exact: bool = False) -> Iterator[Rows]:
     """Opens a text file, or standard input, to read its lines.
 
-    A byte that is not UTF-8 becomes a backslash escape, which the parsers name.
+    A byte that is not UTF-8 becomes a backslash escape, which the parsers name; with ``exact`` it
+    becomes a lone surrogate, so that ``encode("utf-8", "surrogateescape")`` gives the same bytes,
+    with carriage returns.
     """
     if path is not None and path.suffix.lower() in BINARY_SUFFIXES:
         raise OptionError(
@@ -43,29 +45,33 @@ def open_lines(path: Path | None) -> Iterator[Rows]:
         )
     if path is None:
         try:
-            lines: Iterable[str] = PipeLines(sys.stdin.fileno())
+            lines: Iterable[str] = PipeLines(sys.stdin.fileno(), exact=exact)
         except io.UnsupportedOperation:  # text in memory
             if isinstance(sys.stdin, io.TextIOWrapper):
-                sys.stdin.reconfigure(errors="backslashreplace")
+                sys.stdin.reconfigure(errors=undecodable(exact))
+                if exact:
+                    sys.stdin.reconfigure(newline="\n")
             lines = sys.stdin
         yield Rows(lines, "standard input:")
         return
-    with LineReader(path) as lines:
+    with LineReader(path, exact=exact) as lines:
         yield Rows((line + "\n" * lines.terminated for line in lines), f"{path}:")
 
 
 class PipeLines:
-    """Lines of a pipe or a terminal. A byte that is not UTF-8 becomes a backslash escape.
+    """Lines of a pipe or a terminal; see ``open_lines``.
 
     Args:
         descriptor: File descriptor, from which nothing else reads.
+        exact: As in ``open_lines``.
 
     Attributes:
         before_wait: Called whenever the next line has not arrived yet.
     """
 
-    def __init__(self, descriptor: int) -> None:
+    def __init__(self, descriptor: int, *, exact: bool = False) -> None:
         self._descriptor, self._buffer = descriptor, bytearray()
+        self._errors, self._is_exact = undecodable(exact), exact
         self.before_wait: Callable[[], None] = lambda: None
 
     def __iter__(self) -> Iterator[str]:
@@ -90,7 +96,8 @@ class PipeLines:
                 return
             del self._buffer[: len(line)]
             start = 0
-            yield line.decode(errors="backslashreplace").replace("\r\n", "\n")
+            text = line.decode(errors=self._errors)
+            yield text if self._is_exact else text.replace("\r\n", "\n")
 
     def _must_wait(self) -> bool:
         try:
@@ -155,10 +162,10 @@ class Rows:
     ) -> Iterator[str]:
         """Lines without newlines, byte-order marks and comment lines.
 
-        Comments are those of files, see ``data.tables.cells.is_comment``.
+        Comments are marked as in files, see ``data.tables.cells.is_comment``.
 
         Args:
-            comments: Whether to skip comment lines.
+            comments: Whether to skip comment lines and byte-order marks; otherwise all is text.
             unfinished: Called with a last line that has no newline, which is then skipped, because
                 it may end in the middle of a number. None yields that line.
         """
@@ -166,7 +173,7 @@ class Rows:
         for line in self:
             text = line.removesuffix("\n")
             if self.number == 1:
-                text = text.lstrip("\ufeff")  # byte-order marks
+                text = text.lstrip("\ufeff") if comments else text  # byte-order marks
                 for begin, kind in _BINARY.items():
                     if text.startswith(begin):
                         raise OptionError(f"expected lines of text, got {kind}; {_ADVICE}", "input")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -91,6 +91,29 @@ class Choosing(Protocol):
         Returns:
             The options with all choices made, and notes on the choices for the user.
         """
+
+
+@runtime_checkable
+class Generating(Protocol):
+    """A task whose runs generate text."""
+
+    def generate(self, run: Run, prompt: str | bytes, **options: Any) -> Iterator[str]:
+        """Continues a prompt: an iterator over pieces of text.
+
+        Args:
+            run: The trained run.
+            prompt: Text to continue.
+            **options: Options of the generation, such as ``max_tokens`` and ``temperature``.
+
+        Raises:
+            ValueError: If an option is out of range.
+        """
+
+    def generate_batch(self, run: Run, prompts: Sequence[str | bytes], **options: Any) -> list[str]:
+        """Continues several prompts at once, with the options of ``generate``."""
+
+    def save_prompt(self, path: Path, run: Run, generator: Iterator[str]) -> int:
+        """Saves the state after the text of an iterator of ``generate``; returns the file size."""
 
 
 @runtime_checkable

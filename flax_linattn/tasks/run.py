@@ -131,8 +131,8 @@ def check_same_data(run_dir: Path, stored: DataSpec, given: DataSpec) -> None:
     before, now = stored.to_json(), given.to_json()
     if before["checksum"] != now["checksum"]:
         raise ValueError(
-            f"the data differ from those that the run in {run_dir} was started with; pass the same "
-            "files and rows, or start a new run."
+            f"the data differ from the data that the run in {run_dir} was started with; pass the "
+            "same files and rows, or start a new run."
         )
     for field in dataclasses.fields(cast(Any, given)):
         if not field.compare:

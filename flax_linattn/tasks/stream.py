@@ -118,7 +118,7 @@ def stream_run(
                 _say_resumed(stream, skip_processed, say)
         own = stream.source()
         if own is None:
-            rows = ends.enter_context(open_lines(input))
+            rows = ends.enter_context(open_lines(input, exact=not stream.comments))
             unfinished = None if accept_partial_line else partial(_say_unfinished, rows, say)
             observations = rows.parse(stream.parse, comments=stream.comments, unfinished=unfinished)
         elif input is not None:

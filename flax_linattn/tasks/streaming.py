@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from flax_linattn import inference
 from flax_linattn.checkpoint.arrays import fingerprint
 from flax_linattn.checks import OptionError, quote
+from flax_linattn.data import Standardizer
 from flax_linattn.inference.capacity import count_observations
 from flax_linattn.inference.saved import load_state, save_state
 from flax_linattn.tasks.options import mechanism_name
@@ -117,10 +118,9 @@ class Streaming(abc.ABC):
         """
         return [record["_stream.num_steps"]]
 
-    @property
-    def max_extra_observations(self) -> int:
-        """Maximum number of observations of a row that come from no line, such as a first event."""
-        return 0
+    def num_observations(self, record: Record) -> int:
+        """Maximum number of observations of a row by a record: one for each line, or more."""
+        return int(record["num_steps"])
 
     @property
     def num_rows(self) -> int:
@@ -166,6 +166,34 @@ class Streaming(abc.ABC):
     def has_figure(self) -> bool:
         """Whether the stream can plot its last outputs."""
         return type(self).plot is not Streaming.plot
+
+    def interface(self) -> dict[str, Any] | None:
+        """Describes raw observations and outputs of the stream for a bundle.
+
+        Returns:
+            JSON values that ``inference.linattn_runtime.Session`` interprets: "inputs", "outputs"
+            and, for two rows that restart in turn, "context"; None if it cannot interpret them.
+        """
+        return None
+
+    def export(self, path: Path, facts: Mapping[str, Any], **options: Any) -> dict[str, Any]:
+        """Writes the model of the stream as a bundle; see ``inference.export``.
+
+        Args:
+            path: File to write.
+            facts: JSON values about the run, such as the name of its task.
+            **options: Options of ``inference.export``.
+        """
+        model, spec = self._run.model, self._run.data_spec.observation
+        dtype = jnp.float32 if spec is None else spec.dtype
+        return inference.export(
+            path,
+            model,
+            jax.ShapeDtypeStruct((1, *model.observation_shape), dtype),
+            max_length=self._stream.max_length,
+            task={**facts, **(self.interface() or {"inputs": None})},
+            **options,
+        )
 
     def save(self, path: Path) -> None:
         """Saves the state of the stream atomically: a kill leaves the previous file or the new one.
@@ -243,9 +271,9 @@ class Streaming(abc.ABC):
                     expected = "integers of at least 0" if is_integer else "finite numbers"
                     short = name.rpartition(".")[2].removeprefix("_")
                     raise ValueError(f"expected {short} as {expected}, got {quote(leaf.tolist())}")
-        ages, num_steps = self.ages(record), record["num_steps"]
-        if max(ages) > num_steps + self.max_extra_observations:
-            raise ValueError(f"expected at least {max(ages)} observations, got {num_steps}")
+        ages, num_observations = self.ages(record), self.num_observations(record)
+        if max(ages) > num_observations:
+            raise ValueError(f"expected at least {max(ages)} observations, got {num_observations}")
         tokens = getattr(self._run.model, "tokens_per_observation", 1)
         for taken in count_observations(state):
             # A model counts in 32 bits, and begins at the lowest number after the highest. The
@@ -286,6 +314,12 @@ def explain_full_stream(unit: str = "sequence") -> Iterator[None]:
         raise OptionError(
             f"{error} A blank line begins a new {unit}.", *error.options, **error.values
         ) from error
+
+
+def describe_channels(names: Sequence[str], scale: Standardizer) -> dict[str, Any]:
+    """Describes the channels of an observation and their scale; see ``Streaming.interface``."""
+    mean, std = scale.mean.tolist(), scale.std.tolist()
+    return {"kind": "values", "names": list(names), "mean": mean, "std": std}
 
 
 def stream_difference(model: Any, x: ArrayLike, *, every_step: bool = False) -> dict[str, Any]:

@@ -65,16 +65,16 @@ def train(
             gets config.json, data_spec.json, metrics.jsonl, checkpoints, learning_curve.png,
             test.json and the task's figures.
         init_run: A run to start from, or its folder; ``InitRun`` has further options. The model
-            options must be those of that run, as in
+            options must equal the options of that run, as in
             ``load_run(folder).config.replace(csv="new.csv")``; data and training may differ.
 
     Returns:
-        The content of test.json: metrics of the selected parameters, and how they were selected;
-        for several seeds means, standard deviations and ``runs``, a row for each.
+        The values of ``test.json``, such as metrics of the selected parameters and how they were
+        selected; for several seeds, means, standard deviations and ``runs``, a row for each.
 
     Raises:
         ValueError: If options or data are invalid, the run folder is in use, or the options differ
-            from those of the run to resume.
+            from the run to resume.
         FileNotFoundError: If a data file is missing, or, with ``resume``, the run.
         training.NonFiniteLossError: If the loss is not finite; with several seeds, if all of them
             fail.
@@ -311,7 +311,7 @@ def fit_data(
 ) -> Run:
     """Trains a model on data in memory and selects its parameters, on one device.
 
-    Task, model, objective and loop are those of ``train``; nothing is tested.
+    Task, model, objective and loop are the same as in ``train``; nothing is tested.
     """
     task.check(config, training.ONE_DEVICE)
     check_integers(1, 1, runs=config.fit.runs)

@@ -35,6 +35,7 @@ from flax_linattn.training.objective import (
     LossFn,
     Objective,
     Validate,
+    chunked_cross_entropy,
     pinball_loss,
     smoothed_cross_entropy,
 )
@@ -43,6 +44,8 @@ from flax_linattn.training.optimizers import (
     lamb,
     make_optimizer,
     make_schedule,
+    muon,
+    muon_dimension_numbers,
     weight_decay_mask,
 )
 from flax_linattn.training.placement import ONE_DEVICE, Parallel, Placement
@@ -89,6 +92,7 @@ __all__ = [
     "TrainState",
     "Validate",
     "best_run",
+    "chunked_cross_entropy",
     "evaluate",
     "fit",
     "is_main",
@@ -105,6 +109,8 @@ __all__ = [
     "make_optimizer",
     "make_schedule",
     "make_train_step",
+    "muon",
+    "muon_dimension_numbers",
     "pinball_loss",
     "read_runs",
     "reciprocal_sqrt",

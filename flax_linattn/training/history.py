@@ -15,7 +15,7 @@ import numpy as np
 
 from flax_linattn.annotations import check_types, fits
 from flax_linattn.checks import OptionError
-from flax_linattn.storage import append_text, write_text
+from flax_linattn.storage import append_text, parse_json, write_text
 from flax_linattn.training.metrics import Means, column_means, metric_columns
 from flax_linattn.training.objective import FitConfig, Objective
 from flax_linattn.training.processes import mean_over_processes
@@ -96,7 +96,7 @@ class RunsProgress:
         begin, end = text.find(_BEGIN_LINES) + len(_BEGIN_LINES), text.rfind(_END_LINES)
         if not len(_BEGIN_LINES) <= begin <= end:
             raise ValueError("the text holds no list of validations")
-        values = json.loads(text[:begin] + text[end:])
+        values = parse_json(text[:begin] + text[end:])
         best = ("best_value", "best_epoch", "best_step", "bad_epochs")
         try:
             record = values.pop("record")
@@ -140,7 +140,7 @@ class History(RunsProgress):
     """The progress of a training run on the host; saved as JSON in each checkpoint.
 
     A period is the training from one validation to the next: an epoch, which is one pass over the
-    training batches, or ``FitConfig.validate_every`` steps. Times and counts are those of the
+    training batches, or ``FitConfig.validate_every`` steps. Times and counts cover the
     unfinished period.
 
     Args:
@@ -150,7 +150,8 @@ class History(RunsProgress):
         batch_size: Number of examples in a training batch.
         seconds: Training time.
         examples: Number of training examples of all runs.
-        tokens: Number of valid tokens in them, where batches have a "mask".
+        tokens: Number of valid tokens in them, where batches have a "mask" or the objective says
+            how many tokens an example has.
         positions: Number of tokens computed for them, including padding.
         data_seconds: Part of the training time spent on making and placing batches.
         saving_seconds: Time, in addition to ``seconds``, in which training waited for checkpoints.
@@ -308,13 +309,19 @@ class History(RunsProgress):
             run.best_epoch = self.epoch_at(best["step"])
             run.bad_epochs = sum(line["step"] > best["step"] for line in self.lines)
 
-    def count(self, batch: Mapping[str, np.ndarray], local_fraction: float = 1.0) -> None:
+    def count(
+        self,
+        batch: Mapping[str, np.ndarray],
+        local_fraction: float = 1.0,
+        tokens_per_example: int | None = None,
+    ) -> None:
         """Adds the examples and tokens of a training batch to the counts.
 
         Args:
             batch: Arrays [B, ...], or [R, B, ...] for several runs.
             local_fraction: Fraction of the batch that this process loaded. Counts are scaled up to
                 the whole batch; ``average_counts`` corrects them over all processes.
+            tokens_per_example: Number of tokens of each row of a batch without a "mask".
         """
         if self.is_stacked:
             batch = {name: x.reshape(-1, *x.shape[2:]) for name, x in batch.items()}
@@ -323,9 +330,13 @@ class History(RunsProgress):
         self.examples += float(real.sum()) / local_fraction
         if "mask" in batch:
             mask = np.asarray(batch["mask"])
-            valid = mask[real.reshape(len(real), -1).any(axis=1)].sum()
-            self.tokens += float(valid) / local_fraction
-            self.positions += mask.size / local_fraction
+        elif tokens_per_example is not None:
+            mask = np.broadcast_to(True, (len(real), tokens_per_example))
+        else:
+            return
+        valid = mask[real.reshape(len(real), -1).any(axis=1)].sum()
+        self.tokens += float(valid) / local_fraction
+        self.positions += mask.size / local_fraction
 
     def average_counts(self) -> None:
         """Averages the counts over all processes, which is exact if each loads as many examples."""
@@ -346,7 +357,7 @@ class History(RunsProgress):
             **tokens,
         }
 
-    def check_same_training(self, new: History) -> None:
+    def check_same_training(self, new: History, run_dir: str | Path) -> None:
         """Raises if a resumed run has another seed, monitor, batch size, or length of a period.
 
         With other values, the position in the data or the best value would mean something else.
@@ -357,19 +368,19 @@ class History(RunsProgress):
             if before != value:
                 name = name.removeprefix("monitor_")
                 raise OptionError(
-                    f"The run to resume was made with {name}={before!r}, but now {name} is "
+                    f"The run {run_dir} was made with {name}={before!r}, but now {name} is "
                     f"{value!r}. Resume it with the settings and data that it was started with, or "
                     "start a new run in another run_dir.",
                     name,
                     "resume",
                 )
 
-    def check_same_runs(self, new: History) -> None:
+    def check_same_runs(self, new: History, run_dir: str | Path) -> None:
         """Raises if a resumed training has another number of runs, or other hyperparameters."""
         before, given = (len(x.runs) if x.is_stacked else "one" for x in (self, new))
         if before != given:
             raise OptionError(
-                f"The folder to resume holds {before} run(s), but now there would be {given}. "
+                f"The folder {run_dir} holds {before} run(s), but now there would be {given}. "
                 "Resume it with the number of runs that it was started with.",
                 "runs",
                 "resume",
@@ -377,7 +388,7 @@ class History(RunsProgress):
         for r, (run, other) in enumerate(zip(self.runs, new.runs, strict=True)):
             if run.hyperparameters != other.hyperparameters:
                 raise OptionError(
-                    f"Run {r} to resume was started with the hyperparameters "
+                    f"Run {r} of {run_dir} was started with the hyperparameters "
                     f"{run.hyperparameters}, but now they are {other.hyperparameters}. Resume it "
                     "with the former, or start new runs in another run_dir.",
                     "hyperparameters",

@@ -1,9 +1,10 @@
-"""Optimizers made from options, the optimizer LAMB, and the mask of weight decay."""
+"""Optimizers made from options, LAMB, Muon, and the parameters that weight decay and Muon cover."""
 
 from __future__ import annotations
 
 import dataclasses
 import inspect
+import re
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -25,7 +26,8 @@ from flax_linattn.typing import Array
 
 DEFAULT_BETA2 = 0.999
 DEFAULT_MOMENTUM = 0.9
-WITH_WEIGHT_DECAY = ("adamw", "lamb", "fused_lamb")
+WITH_WEIGHT_DECAY = ("adamw", "lamb", "fused_lamb", "muon", "lion")
+WITHOUT_BETA2 = ("sgd", "lion")
 WITHOUT_WARMUP = ("halving", "steps")
 
 
@@ -36,7 +38,10 @@ class OptimizerOptions:
     Attributes:
         optimizer: Update rule. "lamb" is LAMB as published; "fused_lamb" is LAMB as in apex:
             without a bound on the norm of the weights, and without the trust ratio for biases and
-            norms.
+            norms. "muon" updates the matrices of hidden layers by Muon and all other parameters by
+            AdamW, with one learning rate. "lion" has the published decay rates 0.9 and 0.99; its
+            learning rate is usually 3 to 10 times smaller than that of "adamw", and its weight
+            decay as many times larger.
         learning_rate: Peak learning rate; the constant factor of the schedule "reciprocal_sqrt".
         schedule: Learning rate schedule after the warmup. "constant": no change. "linear_warmup":
             no change, but the first warmup step already has a positive rate. "cosine": cosine decay
@@ -51,12 +56,13 @@ class OptimizerOptions:
         last_rate: Learning rate at the end of the schedule "cosine". Default: 0.01 * learning_rate.
         lower_at: Epoch after which the learning rate of the schedule "constant" is divided by 10; 0
             never lowers it.
-        weight_decay: Decoupled weight decay, for "adamw", "lamb" and "fused_lamb".
+        weight_decay: Decoupled weight decay, for "adamw", "lamb", "fused_lamb", "muon" and "lion".
         decay_mask: Parameters with weight decay: "matrices" (all but biases, norms, class tokens
             and positional embeddings) or "all".
         clip_norm: Maximum global norm of the gradients; larger gradients are scaled down to it.
             Default: 1 for "lamb" and "fused_lamb", as published; no clipping for other optimizers.
-        beta2: Decay rate of the second-moment estimate, for all optimizers except "sgd".
+        beta2: Decay rate of the second-moment estimate, for all optimizers except "sgd" and "lion";
+            for "muon" that of its AdamW.
         momentum: Momentum, for "sgd".
 
     Raises:
@@ -68,7 +74,9 @@ class OptimizerOptions:
         50
     """
 
-    optimizer: Literal["adam", "adamw", "radam", "sgd", "lamb", "fused_lamb"] = "adam"
+    optimizer: Literal["adam", "adamw", "radam", "sgd", "lamb", "fused_lamb", "muon", "lion"] = (
+        "adam"
+    )
     learning_rate: float = 1e-3
     schedule: Literal[
         "constant", "linear_warmup", "cosine", "reciprocal_sqrt", "halving", "steps"
@@ -145,9 +153,10 @@ class OptimizerOptions:
                 "momentum",
                 "optimizer",
             )
-        if self.beta2 != DEFAULT_BETA2 and name == "sgd":
+        if self.beta2 != DEFAULT_BETA2 and name in WITHOUT_BETA2:
             raise OptionError(
-                "the optimizer sgd has no beta2; remove beta2, or choose another optimizer.",
+                f"the optimizer {name} has no second-moment estimate, got beta2={self.beta2}; "
+                f"set beta2={DEFAULT_BETA2}, which means none, or choose another optimizer.",
                 "beta2",
                 "optimizer",
             )
@@ -236,6 +245,11 @@ def make_optimizer(
             make, arguments = optax.radam, {"b2": options.beta2}
         case "adamw":
             make, arguments = optax.adamw, decay | {"mask": mask}
+        case "lion":
+            make = optax.lion
+            arguments = {"weight_decay": options.weight_decay, "mask": mask}
+        case "muon":
+            make, arguments = muon, decay | {"decay_mask": mask}
         case name:
             fused: dict[str, Any] = {"max_weight_norm": None, "always_adapt": False, "eps": 1e-7}
             max_grad_norm = 1.0 if options.clip_norm is None else options.clip_norm
@@ -245,7 +259,8 @@ def make_optimizer(
     if inject_hyperparams:
         # All but the learning rate is static: a mask is no schedule, and bounds are checked as
         # Python numbers.
-        names = inspect.signature(make).parameters if make in (optax.adamw, lamb) else ()
+        with_mask = make in (optax.adamw, optax.lion, lamb, muon)
+        names = inspect.signature(make).parameters if with_mask else ()
         static = [name for name in names if name != "learning_rate"]
         make = optax.inject_hyperparams(make, static, hyperparam_dtype=jnp.float32)
     inner = make(learning_rate=schedule, **arguments)
@@ -277,6 +292,107 @@ def weight_decay_mask(params: Any) -> Any:
     """
     return jax.tree_util.tree_map_with_path(
         lambda path, x: x.ndim >= 2 and not any(_name(key) in NEVER_DECAY for key in path), params
+    )
+
+
+NOT_HIDDEN = re.compile(r"embed|conv|(^|_)(head|logits|times|marks|map|added)$")
+"""Names of modules whose kernels Muon leaves to AdamW: first and last layers, and convolutions."""
+
+
+def muon_dimension_numbers(params: Any) -> Any:
+    """Axes of the parameters that Muon updates, the matrices of hidden layers.
+
+    These are kernels, parameters named "kernel" with at least two axes, except in first and last
+    layers and in convolutions, which are recognized by names: a module whose name contains "embed"
+    or "conv", or ends in "head", "logits", "times", "marks", "map" or "added", and a kernel of the
+    model itself.
+    Tables, biases, factors of norms and a mechanism's own parameters have other names.
+
+    The last two axes of a kernel are its inputs and outputs. A kernel with more axes is a stack of
+    matrices (layers made by ``nnx.vmap``, or one layer for each position), except in the "query",
+    "key", "value" and "out" of ``nnx.MultiHeadAttention``: there the heads are an axis of the
+    outputs (of the inputs of "out"), and all heads form one matrix.
+
+    Args:
+        params: A pytree of arrays, such as ``nnx.state(model, nnx.Param)``.
+
+    Returns:
+        A pytree of the same structure with ``optax.contrib.MuonDimensionNumbers`` for the
+        parameters of Muon and None for the others; the argument
+        ``muon_weight_dimension_numbers`` of ``optax.contrib.muon``.
+
+    Example:
+        >>> kernel = jnp.zeros((3, 2, 4))
+        >>> muon_dimension_numbers({"query": {"kernel": kernel, "bias": kernel[0]}})["query"]
+        {'bias': None, 'kernel': MuonDimensionNumbers(reduction_axis=(-3,), output_axis=(-2, -1))}
+        >>> muon_dimension_numbers({"head": {"kernel": kernel[0]}})
+        {'head': {'kernel': None}}
+    """
+    return jax.tree_util.tree_map_with_path(_dimension_numbers, params)
+
+
+def _dimension_numbers(path: Any, x: Array) -> optax.contrib.MuonDimensionNumbers | None:
+    names = [_name(key) for key in path]
+    if names[-1] != "kernel":  # the path of an nnx.Param ends in its value
+        names = names[:-1]
+    *modules, name = names or [None]
+    if name != "kernel" or not modules or x.ndim < 2:
+        return None
+    if any(NOT_HIDDEN.search(module) for module in modules if isinstance(module, str)):
+        return None
+    inputs: tuple[int, ...] = (-2,)
+    outputs: tuple[int, ...] = (-1,)
+    if x.ndim > 2 and modules[-1] in ("query", "key", "value"):
+        inputs, outputs = (-3,), (-2, -1)
+    elif x.ndim > 2 and modules[-1] == "out":
+        inputs = (-3, -2)
+    return optax.contrib.MuonDimensionNumbers(inputs, outputs)
+
+
+def muon(
+    learning_rate: optax.ScalarOrSchedule,
+    *,
+    beta: float = 0.95,
+    b2: float = 0.999,
+    weight_decay: float = 0.0,
+    decay_mask: Callable[[Any], Any] | None = weight_decay_mask,
+) -> optax.GradientTransformation:
+    """Muon for the matrices of hidden layers, and AdamW for all other parameters.
+
+    It is ``optax.contrib.muon`` with the matrices of ``muon_dimension_numbers``. An update of Muon
+    is scaled to a root mean square of about 0.2, as in Moonlight (Liu et al., "Muon is Scalable for
+    LLM Training", 2025), which is that of AdamW: both share the learning rate and weight decay. As
+    in ``optax.contrib.muon``, both have Nesterov momentum.
+
+    Args:
+        learning_rate: A number, or a schedule of the step, which counts from 0.
+        beta: Decay rate of Muon's momentum.
+        b2: Decay rate of the second-moment estimate of AdamW.
+        weight_decay: Decoupled weight decay.
+        decay_mask: Function from the parameters to a mask, such as ``weight_decay_mask``; None lets
+            all parameters decay.
+
+    Example:
+        >>> optimizer = muon(0.1)
+        >>> params = {"layer": {"kernel": jnp.eye(4), "bias": jnp.ones(4)}}
+        >>> with jax.numpy_dtype_promotion("standard"):  # as the training step has it, for optax
+        ...     updates, _ = optimizer.update(params, optimizer.init(params), params)
+        >>> size = jnp.sqrt(jnp.mean(updates["layer"]["kernel"] ** 2))  # about 0.2 * 0.1
+        >>> f"{size:.3f}, {updates['layer']['bias'][0]:.3f}"
+        '0.015, -0.147'
+    """
+    return optax.chain(
+        # A rate of -1 keeps the sign and size of the direction. Weight decay and the learning rate
+        # follow for both groups, because the weight decay of optax's AdamW group has no mask.
+        optax.contrib.muon(
+            -1.0,
+            beta=beta,
+            adam_b2=b2,
+            consistent_rms=0.2,
+            muon_weight_dimension_numbers=muon_dimension_numbers,
+        ),
+        optax.add_decayed_weights(weight_decay, mask=decay_mask),
+        optax.scale_by_learning_rate(learning_rate),
     )
 
 
@@ -344,7 +460,7 @@ def lamb(
 
     def adapt(updates: Any, params: Any) -> Any:
         # optax.scale_by_trust_ratio has no bound of phi, no mask that leaves the optimizer's state
-        # as it is, and takes norms in the parameter's dtype, where those of float16 overflow.
+        # as it is, and takes norms in the parameter's dtype, which overflow in float16.
         is_adapted = _all_true(params) if always_adapt else decay_mask(params)
         return jax.tree.map(
             lambda u, w, adapts: u * _trust_ratio(w, u, max_weight_norm) if adapts else u,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal, TypeVar, get_args
@@ -24,6 +25,48 @@ Tree = TypeVar("Tree")
 def mesh_text(axes: Iterable[tuple[str, int]]) -> str:
     """Names and sizes of a mesh's axes, such as "data=4,seq=2"."""
     return ",".join(f"{name}={size}" for name, size in axes)
+
+
+PEAK_FLOPS = {
+    "NVIDIA A100": 312e12,
+    "NVIDIA B200": 2250e12,
+    "NVIDIA GH200": 989e12,
+    "NVIDIA H100 NVL": 835e12,
+    "NVIDIA H100 PCIe": 756e12,
+    "NVIDIA H100": 989e12,
+    "NVIDIA H200 NVL": 835e12,
+    "NVIDIA H200": 989e12,
+    "NVIDIA L4": 121e12,
+    "NVIDIA L40S": 362e12,
+    "Tesla T4": 65e12,
+    "Tesla V100-SXM2": 125e12,
+    # A device is one of the two cores of a chip of TPU v2 and v3, and a whole chip from v4 on.
+    "TPU v2": 22.5e12,
+    "TPU v3": 61.5e12,
+    "TPU v4 lite": 138e12,
+    "TPU v4": 275e12,
+    "TPU v5 lite": 197e12,
+    "TPU v5e": 197e12,
+    "TPU v5": 459e12,
+    "TPU v5p": 459e12,
+    "TPU v6 lite": 918e12,
+    "TPU v6e": 918e12,
+}
+"""Nominal peak FLOP/s of devices, by the first words of their kind: dense matrix products in
+bfloat16, or in float16 on T4 and V100. A100, H100 (SXM and PCIe), H200, L4, L40S, T4 and V100 were
+compared with published copies of data sheets, the others were not. A longer name comes before a
+shorter one."""
+
+
+def peak_flops(device_kind: str) -> float | None:
+    """Peak FLOP/s of a device of this kind; None if it is not known.
+
+    Example:
+        >>> peak_flops("NVIDIA A100-SXM4-80GB"), peak_flops("cpu")
+        (312000000000000.0, None)
+    """
+    names = (name for name in PEAK_FLOPS if re.match(rf"{re.escape(name)}\b", device_kind))
+    return PEAK_FLOPS.get(next(names, ""))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,6 +114,13 @@ class Placement:
             return jax.default_backend()
         platform: str = self.mesh.devices.flat[0].platform
         return platform
+
+    @property
+    def peak_flops(self) -> float | None:
+        """Peak FLOP/s of all devices together; None if the peak of a device is not known."""
+        devices = jax.devices()[:1] if self.mesh is None else self.mesh.devices.ravel().tolist()
+        peaks = [peak_flops(device.device_kind) for device in devices]
+        return None if None in peaks else sum(filter(None, peaks))
 
     @property
     def run_placement(self) -> Placement:

@@ -8,6 +8,7 @@ import math
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, redirect_stderr, redirect_stdout
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -40,7 +41,10 @@ class ProgressDisplay:
         epochs: int | None,
         total_steps: int,
         step: int,
+        *,
+        counts_tokens: bool = False,
     ) -> None:
+        self._counts_tokens = counts_tokens
         self._prints_lines = bool(progress)
         self._epochs = epochs
         self._total_steps = total_steps
@@ -95,15 +99,22 @@ class ProgressDisplay:
         description = "" if self._epochs is None else f"epoch {epoch}/{self._epochs}"
         self._bar.update(self._task, completed=step, description=description)
 
-    def metrics(self, means: dict[str, float], examples_per_second: float) -> None:
+    def metrics(self, means: dict[str, float], speed: Mapping[str, float]) -> None:
         """Updates the running training metrics and the throughput."""
         texts = [f"{name} {means[name]:.4g}" for name in ("loss", "accuracy") if name in means]
-        self._bar.update(
-            self._task, metrics="  ".join([*texts, f"{examples_per_second:.0f} examples/s"])
-        )
+        self._bar.update(self._task, metrics="  ".join([*texts, *self._throughput(speed)]))
 
-    def validation(self, line: dict[str, Any]) -> None:
-        """Prints a line of metrics.jsonl."""
+    def _throughput(self, speed: Mapping[str, float]) -> list[str]:
+        """Texts of tokens per second and MFU, or of examples per second."""
+        if not self._counts_tokens or "tokens_per_second" not in speed:
+            return [f"{speed['examples_per_second']:.0f} examples/s"]
+        texts = [f"{speed['tokens_per_second']:,.0f} tokens/s"]
+        if "model_flops_utilization" in speed:
+            texts.append(f"MFU {speed['model_flops_utilization']:.0%}".replace("%", " %"))
+        return texts
+
+    def validation(self, line: dict[str, Any], seconds_left: float = 0.0) -> None:
+        """Prints a line of metrics.jsonl, and the training time left where tokens are counted."""
         if not self._prints_lines:
             return
         if self._epochs is None:
@@ -117,7 +128,9 @@ class ProgressDisplay:
                 if line.get(f"{part}_{name}") is not None
             ]
             parts.append(" ".join([part, *means]))
-        parts.append(f"{line['examples_per_second']:.0f} examples/s")
+        parts += self._throughput(line)
+        if self._counts_tokens and line["step"] < self._total_steps:
+            parts.append(f"{timedelta(seconds=round(seconds_left))} left")
         if "skipped_steps" in line:
             parts.append(f"{line['skipped_steps']} updates skipped")
         if "runs" in line:

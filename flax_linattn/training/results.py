@@ -88,8 +88,8 @@ def load_checkpoint(model: nnx.Module, path: str | Path) -> None:
     Raises:
         FileNotFoundError: If there is no such folder.
         CorruptCheckpointError: If the checkpoint cannot be read.
-        ValueError: If the model has other variables than the saved one; names those that differ. If
-            the checkpoint holds several runs.
+        ValueError: If the model has other variables than the saved one; names the variables that
+            differ. If the checkpoint holds several runs.
     """
     path = Path(path)
     if not path.is_dir():
@@ -117,7 +117,7 @@ def load_best(model: nnx.Module, run_dir: str | Path) -> Path:
         FileNotFoundError: If the run folder or a checkpoint in it is missing.
         CorruptCheckpointError: If the best checkpoint cannot be read.
         ValueError: If no epoch has finished, the folder holds several runs, or the model has other
-            variables than the saved one; names those that differ.
+            variables than the saved one; names the variables that differ.
     """
     best = _best_checkpoint(Path(run_dir))
     try:

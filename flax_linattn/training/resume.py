@@ -50,19 +50,19 @@ def restore(run_dir: str | Path, state: TrainState, new: History) -> tuple[Train
     Args:
         run_dir: The run folder.
         state: The initial state, which defines the structure, shapes, dtypes and devices.
-        new: The history of a run with the present settings, which must be those of the saved run.
+        new: The history of a run with the present settings, which must equal the saved settings.
 
     Raises:
-        OptionError: If the settings or the data differ from those of the saved run.
+        OptionError: If the settings or the data differ from the saved run.
         CorruptCheckpointError: If no checkpoint can be read.
         ValueError: If the model or the optimizer differs from the saved one.
     """
     on_main(partial(_set_aside_damaged, run_dir))
     for newest in list_checkpoints(run_dir)[-1:]:  # before arrays of other shapes are read
         with suppress(CorruptCheckpointError):  # none is intact, which is reported below
-            read_history(newest.path).check_same_runs(new)
+            read_history(newest.path).check_same_runs(new, run_dir)
     state, history = _restore_latest(run_dir, state)
-    history.check_same_training(new)
+    history.check_same_training(new, run_dir)
     return state, history
 
 

@@ -14,7 +14,7 @@ _STOP_NOTE = b"\nStopping after this step to save a checkpoint. A second signal 
 
 
 class Interrupted(SystemExit):
-    """Raised when a run was asked to stop by a signal and has saved itself.
+    """Raised when a signal stopped a run, after the run was saved.
 
     As a ``SystemExit`` it ends the program with the customary status unless it is caught, and
     passes through ``except Exception`` as ``KeyboardInterrupt`` does.

@@ -424,7 +424,7 @@ def map_runs(function: Callable[..., Any], placement: Placement) -> RunsFunction
 
 def _map_in_groups(function: Callable[..., Any], size: int) -> RunsFunction:
     def map_groups(*arrays: Any) -> Any:
-        # A group of one has no vmap, so that its operations are those of a single run.
+        # A group of one has no vmap, so that its operations equal a single run's.
         batch_size = None if size == 1 else size
         return jax.lax.map(lambda run: function(*run), arrays, batch_size=batch_size)
 

@@ -131,8 +131,8 @@ class Trainer:
     """The training loop of one run, or of several at once.
 
     If the numbers of a single model become NaN or infinite, training ends with an error that names
-    the cause. If those of one of several runs do, that run ends alone, at the next validation.
-    ``step`` is the host's copy of ``state.steps_done``.
+    the cause. If the numbers of one of several runs do, that run ends alone, at the next
+    validation. ``step`` is the host's copy of ``state.steps_done``.
     """
 
     objective: Objective
@@ -160,6 +160,7 @@ class Trainer:
             self.config.epochs,
             self.config.total_steps(len(self.loader)),
             self.step,
+            counts_tokens=self.objective.tokens_per_example is not None,
         )
 
     def train(self) -> None:
@@ -202,14 +203,14 @@ class Trainer:
             self.state = self.train_step(self.state, batch)
             self.step += 1
             self.profile.after(self.step, self.state)
-            history.count(rows, self.loader.local_fraction)
+            history.count(rows, self.loader.local_fraction, self.objective.tokens_per_example)
             self.display.step(self.step, history.epoch_at(self.step))
             if signum := self._stop_signal():
                 self._interrupt(signum)
             if self.step % LOG_EVERY_STEPS == 0:
                 means = mean_columns("train", self._train_metrics(), history.active)
                 by_name = {name.removeprefix("train_"): mean for name, mean in means.items()}
-                self.display.metrics(by_name, history.examples / history.seconds)
+                self.display.metrics(by_name, self._speed())
                 self._track(means)
                 if self._out_of_time():
                     return
@@ -235,13 +236,17 @@ class Trainer:
             mean_columns("train", train, counted) | mean_columns("validation", validation, counted)
         )
         skipped = 0 if history.is_stacked else int(self.state.skipped)
+        speed = self._speed()
         history.end_period(self.step, train, validation, counted, skipped)
         self.state = start_period(
             self.state, selection.improved, selection.active, self.loader.placement
         )
         self.timer.restart()  # validation does not count as training time
         on_main(partial(history.append_metrics, self.run_dir))
-        self.display.validation(history.lines[-1])
+        left = (self.config.total_steps(len(self.loader)) - self.step) / self.step
+        self.display.validation(
+            {**history.lines[-1], **speed}, seconds_left=left * history.training_seconds
+        )
         # Several runs hold their best parameters in the state, so that any checkpoint has them.
         improved = bool(selection.improved[0]) and not history.is_stacked
         at_validations = self.config.checkpoint_every_steps is None
@@ -262,17 +267,24 @@ class Trainer:
         """Passes these values and the throughput to the trackers."""
         if not self.trackers:
             return
-        speed = self.history.speed()
-        values = values | speed
-        if "tokens_per_second" in speed:
-            # One multiplication and one addition per parameter forward, twice that backward.
-            flops_per_token = 6 * self.num_parameters
-            values["model_flops_per_second"] = flops_per_token * speed["tokens_per_second"]
+        values = values | self._speed()
         for tracker in self.trackers:
             tracker.log(self.step, values)
 
+    def _speed(self) -> dict[str, float]:
+        """Times and throughput of the unfinished period; FLOPs where tokens are known."""
+        speed = self.history.speed()
+        if "tokens_per_second" in speed:
+            # One multiplication and one addition per parameter forward, twice that backward. Not
+            # XLA's count of FLOPs: it counts the body of a loop once, and rematerialization.
+            flops = 6 * self.num_parameters * speed["tokens_per_second"]
+            speed["model_flops_per_second"] = flops
+            if peak := self.loader.placement.peak_flops:
+                speed["model_flops_utilization"] = flops / peak
+        return speed
+
     def _stop_signal(self, *, now: bool = False) -> int:
-        """The signal that asked any process to stop; 0 if none.
+        """The signal to stop that any process received; 0 if none.
 
         Processes have to stop after the same step, so they exchange signals every 20 steps; ``now``
         exchanges them at once.

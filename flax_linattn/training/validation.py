@@ -87,10 +87,10 @@ class Validation:
     evaluation_step: EvaluationStep
 
     def metrics(self, state: TrainState, stop: StopRequest) -> list[dict[str, float]] | None:
-        """Returns each run's validation metrics; None if a signal asked to stop.
+        """Returns each run's validation metrics; None if a signal stopped training.
 
         ``Objective.validate`` is called for one run after another. Runs that have ended get NaN for
-        its metrics, and so do those of several runs for which it returns an infinite number; for a
+        its metrics, and so does any of several runs for which it returns an infinite number; for a
         single model that is a NonFiniteLossError.
         """
         shape = np.shape(state.first_bad_step)  # (), or (R,)

@@ -324,7 +324,7 @@ def _param(mechanism: ops.Mechanism, *rest: Any) -> Any:
     return pytest.param(mechanism, *rest, id="-".join([spec_of(mechanism), *words]))
 
 
-VARIANTS = ("taylorshift:order=4", "softmax:window=3")
+VARIANTS = ("taylorshift:order=4", "softmax:window=3", "softmax:window=3,sinks=2,soft_cap=1.5")
 """Mechanisms whose hyperparameters bring arithmetic of their own."""
 
 MADE = {spec: _make(spec) for spec in (*ops.list_mechanisms(), *VARIANTS)}

@@ -109,8 +109,12 @@ def _average(weight: Any, v: Any) -> Any:
 
 
 def _softmax(mechanism: Any, q: Any, seen: VisibleTokens, scale: Any) -> Any:
-    last = slice(-(getattr(mechanism, "window", None) or len(seen.k)), None)
-    return _average(np.exp(scale * _scores(q, seen.k[last])), seen.v[last])
+    n, cap = len(seen.k), getattr(mechanism, "soft_cap", None)
+    window, sinks = getattr(mechanism, "window", None) or n, getattr(mechanism, "sinks", 0)
+    own = [j for j in range(n) if j >= n - window or j < sinks]
+    score = scale * _scores(q, seen.k[own])
+    score = score if cap is None else cap * np.tanh(score / cap)
+    return _average(np.exp(score), seen.v[own])
 
 
 def _bidirectional_aaren(mechanism: Any, q: Any, seen: VisibleTokens, scale: Any) -> Any:

@@ -87,14 +87,24 @@ def poison(tokens: Tokens, name: str, at: int, rows: Any = range(cases.BATCH)) -
     return tokens._replace(**{name: x})
 
 
-def attends(mechanism: ops.Mechanism, name: str, at: int, ids: np.ndarray) -> np.ndarray:
-    """Bool [B, T, H]: the outputs that may depend on an input of the token ``at``."""
-    index = np.arange(ids.shape[1])
+def attends(
+    mechanism: ops.Mechanism, name: str, at: int, ids: np.ndarray, earlier: Any = None
+) -> np.ndarray:
+    """Bool [B, T, H]: the outputs that may depend on an input of the token ``at``.
+
+    The ids of an earlier call say which token of its segment it is: the first few are sinks, which
+    a window does not hide.
+    """
+    before = 0 if earlier is None else earlier.shape[1]
+    ids = ids if earlier is None else np.concatenate([earlier, ids], axis=1)
+    index, at = np.arange(ids.shape[1]), at + before
     segment = np.cumsum(np.diff(ids, axis=1, prepend=0) != 0, axis=1)
+    mine = segment == segment[:, at : at + 1]
+    is_sink = mine[:, :at].sum(axis=1) < getattr(mechanism, "sinks", 0)
     window = getattr(mechanism, "window", None) or len(index)
-    later = (index == at) if name == "q" else (index >= at) & (index < at + window)
-    visible = later & (segment == segment[:, at : at + 1])
-    return visible[:, :, None] & (np.arange(cases.HEADS) == 0)
+    near = (index < at + window) | is_sink[:, None]
+    later = (index == at) if name == "q" else (index >= at) & near
+    return (later & mine)[:, before:, None] & (np.arange(cases.HEADS) == 0)
 
 
 def inputs_of_tokens(mechanism: ops.Mechanism, tokens: Tokens) -> list[str]:
@@ -110,10 +120,10 @@ def test_nothing_that_later_tokens_hold_reaches_the_past(
     ids = cases.make_ids(2 * LENGTH)
     earlier, tokens = (cases.make_numbers(mechanism, LENGTH, seed=seed) for seed in (1, 0))
     weights, state = run.weights(), run(earlier, mask, ids[:, :LENGTH]).state
-    ids = ids[:, LENGTH:] if run.packed else np.zeros_like(mask, int)
+    before, ids = np.split(ids if run.packed else np.zeros_like(ids), 2, axis=1)
     for name in inputs_of_tokens(mechanism, tokens):
         for at in (1, 6):
-            affected = attends(mechanism, name, at, ids)
+            affected = attends(mechanism, name, at, ids, before)
             only = weights.silent._replace(y=np.where(affected[..., None], 0, weights.y))
             got = run(poison(tokens, name, at), mask, ids, only, state)
             want = run(tokens, mask, ids, only, state)
@@ -141,7 +151,8 @@ def check_initial_state(run: Central, tokens: Tokens, state: Any, ids: np.ndarra
     mask, index = np.ones((cases.BATCH, LENGTH), bool), np.arange(LENGTH)
     segment = np.cumsum(np.diff(ids, axis=1, prepend=state.segment_id[:, None]) != 0, axis=1)
     window = getattr(run.mechanism, "window", None) or LENGTH + 1
-    affected = ((segment == 0) & (index < window - 1))[..., None] & (np.arange(cases.HEADS) == 0)
+    reached = (index < window - 1) | (getattr(run.mechanism, "sinks", 0) > 0)
+    affected = ((segment == 0) & reached)[..., None] & (np.arange(cases.HEADS) == 0)
     weights = run.weights()
     only = weights.silent._replace(y=np.where(affected[..., None], 0, weights.y))
     got, want = run(tokens, mask, ids, only, bad), run(tokens, mask, ids, only, state)

@@ -13,12 +13,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import AxisType
 
 from flax_linattn import ops
 from flax_linattn.ops.contract.masks import NO_SEGMENT
 from tests.contract import cases, programs
 from tests.contract.cases import Tokens
 from tests.contract.programs import LENGTH, Result, Weights
+from tests.contract.test_sequence_parallel import check_devices_are_one
 from tests.contract.tolerances import assert_close, assert_same_bits
 
 MEMBERS = 3
@@ -41,9 +43,10 @@ def member(x: Any, index: int) -> Any:
     return x[..., index::MEMBERS, :]
 
 
-def make_numbers(mechanism: ops.Mechanism) -> Tokens:
-    queries = [cases.make_numbers(mechanism, LENGTH, seed=seed).q for seed in range(MEMBERS)]
-    return cases.make_numbers(mechanism, LENGTH)._replace(q=join(queries))
+def make_numbers(mechanism: ops.Mechanism, length: int = LENGTH, *, seed: int = 0) -> Tokens:
+    seeds = range(seed, seed + MEMBERS)
+    queries = [cases.make_numbers(mechanism, length, seed=each).q for each in seeds]
+    return cases.make_numbers(mechanism, length, seed=seed)._replace(q=join(queries))
 
 
 def make_weights(tokens: Tokens, state: Any) -> Weights:
@@ -172,6 +175,51 @@ def test_a_call_is_one_with_repeated_keys_and_values(
         (y, (got,)), (want_y, (want,)) = (run(repeats)(tokens) for repeats in (False, True))
     assert_close(y, want_y, np.float64, "y")
     programs.assert_gradients_close(got, want, np.float64, terms=how["mask"].size)
+
+
+STREAMED = cases.offering(lambda can: can.grouped_queries and can.recurrent and can.causal)
+
+
+@pytest.mark.parametrize("mechanism", cases.slow_unless(fast, STREAMED))
+def test_half_precision_and_exported_functions(mechanism: ops.Mechanism) -> None:
+    """Outputs and states of bfloat16 against float64; an exported call and step are the same."""
+    tokens = cases.rounded(make_numbers(mechanism), jnp.bfloat16)
+    state = cases.make_state(mechanism, 2 * LENGTH, jnp.bfloat16)
+    mask, first = cases.make_mask(LENGTH), slice(0, LENGTH - 1)
+
+    def run(tokens: Tokens, state: Any, mask: Any) -> Any:
+        if tokens.k.ndim == 4:
+            return cases.attend(mechanism, tokens, state, is_causal=True, mask=mask)
+        return mechanism.step(*tokens[:3], state, mask, **tokens.own)
+
+    def call(tokens: Tokens, state: Any, mask: Any) -> Any:
+        """Outputs and state, equal to those of the exported function."""
+        function = jax.jit(lambda own, *rest: run(Tokens(*own), *rest))
+        arguments = jax.tree.map(jnp.asarray, (tuple(tokens), state, mask))
+        stored = jax.export.export(function)(*arguments).serialize()
+        got = function(*arguments)
+        assert_same_bits(jax.export.deserialize(stored).call(*arguments), got)
+        return got
+
+    y, state = call(cases.take(mechanism, tokens, first), state, mask[:, first])
+    y_last, _ = call(cases.take(mechanism, tokens, LENGTH - 1), state, mask[:, -1])
+    assert y.dtype == y_last.dtype == jnp.bfloat16
+    exact = cases.rounded(tokens, np.float64)
+    with jax.enable_x64(True):
+        want = mechanism.reference(
+            *map(jnp.asarray, exact[:3]), is_causal=True, mask=mask, **exact.own
+        )
+    got = np.concatenate([y, y_last[:, None]], axis=1)
+    assert_close(got[mask], np.asarray(want)[mask], jnp.bfloat16)
+
+
+@pytest.mark.slow  # tests/models/test_layer_options.py has a fast one
+@pytest.mark.parametrize(
+    "mechanism", cases.offering(lambda can: can.grouped_queries and can.mergeable and can.causal)
+)
+def test_sequences_split_over_devices(mechanism: ops.Mechanism) -> None:
+    """Packed and padded, with gradients, as ``test_sequence_parallel.py`` without groups."""
+    check_devices_are_one(mechanism, True, True, AxisType.Auto, make_numbers)
 
 
 @pytest.mark.parametrize(

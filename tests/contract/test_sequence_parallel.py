@@ -79,14 +79,20 @@ def test_devices_are_one_on_explicit_axes(mechanism: ops.Mechanism) -> None:
 
 
 def check_devices_are_one(
-    mechanism: ops.Mechanism, is_causal: bool, packed: bool, kind: AxisType
+    mechanism: ops.Mechanism,
+    is_causal: bool,
+    packed: bool,
+    kind: AxisType,
+    make_numbers: Any = cases.make_numbers,
 ) -> None:
     form = cases.central_form(mechanism)
     run = programs.attend(mechanism, is_causal, form)
     begin = programs.begin(mechanism, packed=packed)
     ids, mask = cases.make_ids(2 * LENGTH), cases.make_mask(2 * LENGTH)
-    earlier, tokens = (cases.make_numbers(mechanism, LENGTH, seed=seed) for seed in (1, 0))
-    weights = programs.weigh(np.empty_like(tokens.v), begin)
+    earlier, tokens = (make_numbers(mechanism, LENGTH, seed=seed) for seed in (1, 0))
+    heads = cases.HEADS if tokens.q.ndim == 2 else tokens.q.shape[2]
+    y = np.empty((*tokens.v.shape[:2], heads, tokens.v.shape[-1]))
+    weights = programs.weigh(y, begin)
     early, late = slice(0, LENGTH), slice(LENGTH, None)
     ids_early, ids_late = (ids[:, early], ids[:, late]) if packed else (None, None)
     state = run(earlier, begin, mask[:, early], ids_early, weights).state

@@ -60,7 +60,8 @@ def test_an_environment_without_a_seed_rests():
 @pytest.mark.parametrize(
     ("kind", "message"),
     [
-        (toys.Steps, r"must be continuous vectors \(a Box \[A\]\), got Discrete\(3\)"),
+        (toys.Pairs, r"vectors \(a Box \[A\]\), or one choice .* got MultiDiscrete\(\[3 2\]\)"),
+        (toys.Shifted, r"one choice from 0 \(Discrete\), got Discrete\(3, start=-1\)"),
         (toys.Pictures, r"must be vectors \(a Box \[S\]\), got"),
     ],
 )

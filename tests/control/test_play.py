@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flax_linattn.checks import OptionError
-from flax_linattn.control import make_environments, play
+from flax_linattn.control import action_bounds, make_environments, num_actions, play
 from tests.control import toys
 
 
@@ -118,6 +118,31 @@ def test_any_vector_without_automatic_resets_will_do():
     assert found[0].env_id == found[1].env_id == toys.COUNTDOWN
 
 
+class Turns:
+    """Discrete actions by the observation; -1 where no episode runs."""
+
+    def act(self, observations, rewards, begins):
+        return np.where(observations[:, 0] > 0, observations[:, 0].astype(int) % 3, -1)
+
+
+def test_discrete_actions_are_played_and_recorded():
+    found = []
+    with toys.registered("Steps-v0", toys.Steps):
+        for num_envs in (1, 4):
+            with closing(make_environments("Steps-v0", num_envs)) as environments:
+                assert num_actions(environments) == 3
+                with pytest.raises(ValueError, match=r"have no bounds, got actions Discrete\(3\)"):
+                    action_bounds(environments)
+                found.append(play(Turns(), environments, range(6)))
+    assert found[0].checksum() == found[1].checksum()
+    episodes = found[0]
+    assert (episodes.num_actions, episodes.actions.dtype) == (3, np.int32)
+    np.testing.assert_array_equal(episodes.actions, episodes.observations[:, 0] % 3)
+    moves = np.diff(episodes.observations[:, 1], append=0)
+    inside = np.delete(np.arange(episodes.num_steps), episodes.starts[1:] - 1)
+    np.testing.assert_allclose(moves[inside], (episodes.actions - 1)[inside], atol=1e-5)
+
+
 def test_progress_counts_steps_and_whole_episodes():
     told = []
     with closing(make_environments(toys.COUNTDOWN, 3)) as environments:
@@ -148,6 +173,11 @@ class Answers:
          r"expected actions of shape \[1, 2\], got \[1, 3\]"),
         (Answers(np.full((1, 2), np.nan)), toys.Countdown, [0], ValueError,
          r"actions must be finite, got \[nan nan\] in row 0"),
+        (Answers(np.array([3])), toys.Steps, [0], ValueError,
+         "expected discrete actions from 0 to 2, got 3 in row 0"),
+        (Answers(np.array([1.0])), toys.Steps, [0], ValueError,
+         r"discrete actions as integers of shape \[1\], got float64 \[1\]"),
+        (Answers(np.array([[1]])), toys.Steps, [0], ValueError, r"got int64 \[1, 1\]"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_played(agent, kind, seeds, error, message):

@@ -37,6 +37,21 @@ class Steps(Countdown):
 
     action_space = spaces.Discrete(3)
 
+    def step(self, action):
+        return super().step(np.array(action - 1))
+
+
+class Pairs(Countdown):
+    """Its actions are two choices."""
+
+    action_space = spaces.MultiDiscrete([3, 2])
+
+
+class Shifted(Countdown):
+    """Its actions are choices that do not start from 0."""
+
+    action_space = spaces.Discrete(3, start=-1)
+
 
 class Pictures(Countdown):
     """It shows pictures."""

@@ -1,10 +1,14 @@
-"""Facts of the pages at the top: links, files, targets and modules that they name exist."""
+"""Facts of the pages at the top: links, files, targets, modules, limits and licenses."""
 
 import importlib.util
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
+
+from flax_linattn.data.sets.catalog import CATALOG
+from tests import compilation, test_language, times
 
 ROOT = Path(__file__).parents[2]
 PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")
@@ -53,3 +57,24 @@ def test_named_targets_and_modules_exist(page: str) -> None:
 def test_length(page: str) -> None:
     words = (ROOT / page).read_text().split()
     assert len([word for word in words if re.search(r"\w", word)]) <= MAX_WORDS[page]
+
+
+@pytest.mark.parametrize(
+    "limit",
+    [
+        f"{times.MINUTES * times.CORES:.0f} processor minutes",
+        f"at most {test_language.MAX_CHARACTERS} characters",
+        f"at most {compilation.MAX_BYTES / 2**30:.0f} GB",
+    ],
+)
+def test_limits_for_contributors(limit: str) -> None:
+    assert limit in " ".join((ROOT / "CONTRIBUTING.md").read_text().split())
+
+
+def test_licenses_of_embedded_data() -> None:
+    """Each is in the README and, as the SPDX expression, in the metadata of the package."""
+    licenses = {entry.license for entry in CATALOG.values() if entry.embedded}
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    expected = {"Apache-2.0", *(name.replace(" ", "-") for name in licenses)}
+    assert expected == {*project["license"].split(" AND ")}
+    assert [name for name in licenses if name not in (ROOT / "README.md").read_text()] == []

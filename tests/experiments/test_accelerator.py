@@ -59,6 +59,7 @@ def test_every_experiment_with_the_papers_size_is_a_piece() -> None:
     assert modules <= {one.module for one in PIECES}
 
 
+@pytest.mark.slow
 def test_a_piece_stops_between_rows_and_goes_on(tmp_path: Path, at_a_commit: None) -> None:
     one = piece("floor")
     first = runs.run(one, SMALL, tmp_path, 0.0, progress=False)

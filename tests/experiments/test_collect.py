@@ -228,6 +228,16 @@ def test_the_command_writes_what_it_plays(tmp_path, capsys):
     assert "std must be 0 or more, got -1.0" in capsys.readouterr().err
 
 
+def test_discrete_actions_are_collected(tmp_path, capsys):
+    for policy in ("random", "balance"):
+        path = tmp_path / f"{policy}.npz"
+        args = [policy, "--env", "CartPole-v1", "--out", str(path), "--noise", "0.7"]
+        main([*args, "--episodes", "5"])
+        found = load_episodes(path)
+        assert (found.num_episodes, found.num_actions, found.env_id) == (5, 2, "CartPole-v1")
+        assert f"mean return {found.returns.mean():.2f}" in capsys.readouterr().out
+
+
 @pytest.mark.slow
 def test_a_signal_ends_it_and_the_same_command_continues(tmp_path):
     command = [sys.executable, "-m", "experiments.offline_rl.collect", "swing-up"]

@@ -30,6 +30,13 @@ TINY: dict[str, Mapping[str, Any]] = {
         "rounds": 3,
         "steps": 2,
     },
+    "layer_options": {
+        "options": ("plain", "pair_mask"),
+        "shape": (1, 8),
+        "features": 8,
+        "num_heads": 2,
+        "rounds": 3,
+    },
     "non_finite": {"mechanisms": ("aaren",), "shapes": ((1, 8),), "dim": 4, "rounds": 2},
     "overheads": {"features": (16,), "save_every": (2,), "waits": (1.0,), "epochs": 3, "rounds": 1},
     "residuals": {"mechanisms": ("aaren",), "lengths": (16,), "num_heads": 1, "dim": 4},
@@ -56,7 +63,13 @@ TINY: dict[str, Mapping[str, Any]] = {
 }
 SLOW = {"gated", "elementwise_inference", "elementwise_training", "taylorshift_crossover"}
 SLOW |= {"bert_training", "overheads", "strategies", "taylorshift_transformer"}
-SLOW |= {"taylorshift_training", "taylorshift_order", "long_sequence", "non_finite"}
+SLOW |= {
+    "taylorshift_training",
+    "taylorshift_order",
+    "long_sequence",
+    "non_finite",
+    "layer_options",
+}
 SLOW |= {"aaren_stream", "growth", "stacked_blocks", "stream_steps", "taylorshift_heads"}
 
 

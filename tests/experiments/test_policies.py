@@ -5,7 +5,7 @@ from contextlib import closing
 import numpy as np
 import pytest
 
-from experiments.offline_rl.policies import Noisy, RandomPolicy, SwingUp
+from experiments.offline_rl.policies import Balance, Noisy, NoisyChoices, RandomPolicy, SwingUp
 from flax_linattn.checks import OptionError
 from flax_linattn.control import SamplingAgent, make_environments, play
 
@@ -91,9 +91,27 @@ def test_the_swing_up_swings_up_from_everywhere():
     assert good.returns.mean() > -200 and bad.returns.mean() < -1000
 
 
+def test_a_fraction_of_choices_is_random():
+    """The noise decides nothing where it is 0, and everything without an agent."""
+    with closing(make_environments("CartPole-v1", 8)) as environments:
+        best, noisy, random = (
+            play(agent, environments, range(16))
+            for agent in (
+                NoisyChoices(Balance(), 0.0, 2), NoisyChoices(Balance(), 0.6, 2),
+                NoisyChoices(None, 0.0, 2),
+            )
+        )  # fmt: skip
+        alone = play(Balance(), environments, range(16))
+    assert best.checksum() == alone.checksum() and (best.returns == 500).all()
+    assert random.returns.mean() < 40 < noisy.returns.mean() < 300
+    rule = Balance().act(noisy.observations, noisy.rewards, np.zeros(noisy.num_steps, bool))
+    np.testing.assert_allclose((rule == noisy.actions).mean(), 0.7, atol=0.05)
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
+        (lambda: NoisyChoices(Balance(), 1.1, 2), r"fraction must be from 0 to 1, got 1\.1"),
         (lambda: RandomPolicy([-np.inf], [np.inf]), "random actions take finite bounds"),
         (lambda: RandomPolicy([1.0], [0.0]), "low <= high"),
         (lambda: RandomPolicy([1.0], [2.0, 3.0]), "two vectors"),
@@ -110,3 +128,5 @@ def test_options_that_do_not_do(make, message):
 def test_the_swing_up_of_another_robot():
     with pytest.raises(ValueError, match=r"Pendulum-v1, whose .* got 11 numbers"):
         SwingUp().act(np.zeros((4, 11), np.float32), REWARDS, BEGINS)
+    with pytest.raises(ValueError, match=r"CartPole-v1, whose .* got 3 numbers"):
+        Balance().act(SEEN, REWARDS, BEGINS)

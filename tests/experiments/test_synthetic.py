@@ -100,6 +100,7 @@ def test_which_rule_comes_first(easy, hard, word):
     assert figure6.in_order([row | {"runs": [run] * 16}]).word == word
 
 
+@pytest.mark.slow
 def test_the_width_of_equal_bytes(monkeypatch):
     monkeypatch.setattr(
         recall, "block_state_bytes", functools.cache(recall.block_state_bytes)
@@ -118,6 +119,7 @@ def test_the_width_of_equal_bytes(monkeypatch):
         recall.find_row([], "aaren", "width", "copying")
 
 
+@pytest.mark.slow
 def test_runs_that_differ_in_their_rates():
     config = SyntheticConfig.of(
         base=4,

@@ -32,6 +32,8 @@ class EpisodeFiles(Subject):
         paths = [save(folder / name, steps(), **how) for name, how in STORED.items()]
         minari = save_minari(folder / "minari", {n: minari_episode(4, n) for n in range(2)})
         paths.append(minari / "data" / "main_data.hdf5")
+        choices = {"actions": np.arange(12) % 3, "num_actions": np.array(4)}
+        paths.append(save(folder / "choices.npz", steps() | choices))
         self.whole = {path.name: path.read_bytes() for path in paths}
 
     def samples(self) -> Iterator[Case]:
@@ -63,5 +65,7 @@ class EpisodeFiles(Subject):
 
 def check_valid(episodes: Episodes) -> None:
     assert np.isfinite(episodes.observations).all() and np.isfinite(episodes.actions).all()
+    if episodes.num_actions is not None:
+        assert 0 <= episodes.actions.min() <= episodes.actions.max() < episodes.num_actions
     assert np.isfinite(episodes.returns_to_go()).all() and (episodes.lengths > 0).all()
     assert episodes.rewards.dtype == np.float32 and episodes.terminated.dtype == np.bool_

@@ -15,6 +15,7 @@ import pytest
 
 from tests.fuzz.episodes import EpisodeFiles
 from tests.fuzz.events import Events
+from tests.fuzz.excel import ExcelFiles
 from tests.fuzz.images import Images
 from tests.fuzz.runs import StoredRuns, TrainedRuns
 from tests.fuzz.series import Series
@@ -23,6 +24,7 @@ from tests.fuzz.subject import Case, Subject, TextSubject
 
 KINDS: dict[str, type[Subject]] = {
     "series": Series,
+    "excel": ExcelFiles,
     "events": Events,
     "episodes": EpisodeFiles,
     "images": Images,

@@ -7,10 +7,9 @@ import pytest
 from flax import nnx
 
 from flax_linattn import inference
-from flax_linattn.inference.generate import choose, row_keys
 from tests.contract.tolerances import assert_close, assert_same_bits
-from tests.inference.cases import STREAMING, TOKENS, Language, backbone, language, take
-from tests.nn.cases import LAYOUTS, call, normal
+from tests.inference.cases import STREAMING, Language, backbone, language, take
+from tests.nn.cases import LAYOUTS, call
 
 PROMPT = jnp.array([[3, 1, 4, 1], [2, 7, 1, 8], [5, 5, 0, 9], [6, 2, 6, 0]])
 KEY = jax.random.key(7)
@@ -66,41 +65,6 @@ def test_what_a_row_draws_depends_on_no_other_row():
     one = inference.generate(model, same[:1], 8, key=KEY, **options)
     np.testing.assert_array_equal(four.tokens[:1], one.tokens)
     assert len({tuple(row) for row in four.tokens.tolist()}) == 4
-
-
-draw = jax.jit(choose, static_argnames="top_k")
-
-
-def test_draws_follow_the_distribution():
-    logits = normal(1, 1, TOKENS)
-
-    def shares(temperature, top_k=None, rows=4000):
-        tokens = draw(
-            jnp.tile(logits, (rows, 1)),
-            row_keys(KEY, rows),
-            jnp.zeros((), int),
-            jnp.full(rows, temperature),
-            top_k=top_k,
-        )
-        return np.bincount(tokens, minlength=TOKENS) / rows
-
-    warm = np.asarray(jax.nn.softmax(logits[0] / 1.5))
-    np.testing.assert_allclose(shares(1.5), warm, atol=0.03)  # 3.8 standard deviations or more
-    few = np.where(warm >= np.sort(warm)[-3], warm, 0)
-    np.testing.assert_allclose(shares(1.5, top_k=3), few / few.sum(), atol=0.03)
-    likely = np.eye(TOKENS)[np.argmax(logits)]
-    np.testing.assert_array_equal(shares(0.0), likely)
-    np.testing.assert_array_equal(shares(9.0, top_k=1), likely)
-
-
-def test_each_row_has_its_own_temperature_and_each_token_its_own_draw():
-    logits = jnp.tile(normal(1, 1, TOKENS), (64, 1))
-    keys = row_keys(KEY, 64)
-    temperature = jnp.where(jnp.arange(64) < 32, 0.0, 1.0)
-    tokens = [draw(logits, keys, jnp.asarray(t), temperature, top_k=None) for t in range(2)]
-    np.testing.assert_array_equal(tokens[0][:32], jnp.argmax(logits[:32], axis=1))
-    assert len(np.unique(tokens[0][32:])) > 1
-    assert (tokens[0] != tokens[1]).any()
 
 
 class Counting(Language):
@@ -164,6 +128,26 @@ def test_one_program_for_new_weights_keys_and_temperatures(graph_mode):
     assert len(traces) == once
 
 
+@pytest.mark.parametrize("mechanism", ["aaren", "softmax"])
+def test_tokens_of_the_prompt_and_new_ones_are_penalized(mechanism):
+    """Padding is not of the prompt, whatever token it holds."""
+    model, penalty = language(mechanism), np.array([1.0, 1.3, 2.0, 5.0])
+    x, mask = spread(PROMPT)
+    got = inference.generate(model, x, 6, mask, repetition_penalty=penalty)
+    row = np.asarray(PROMPT)
+    for _ in range(6):
+        padded = np.pad(row, ((0, 0), (0, 10 - row.shape[1])))
+        logits = np.asarray(call(model, jnp.asarray(padded)))[:, row.shape[1] - 1].astype(float)
+        for logit, seen, factor in zip(logits, row, penalty, strict=True):
+            for token in set(seen.tolist()):
+                logit[token] = logit[token] / factor if logit[token] > 0 else logit[token] * factor
+        row = np.concatenate([row, logits.argmax(axis=1)[:, None]], axis=1)
+    np.testing.assert_array_equal(got.tokens, row[:, 4:])
+    free = inference.generate(model, x, 6, mask).tokens
+    np.testing.assert_array_equal(got.tokens[0], free[0])
+    assert (got.tokens != free).any()
+
+
 def test_a_model_without_room_is_refused():
     model = language("softmax")
     _, state = inference.prefill(model, PROMPT, max_length=6)
@@ -220,7 +204,7 @@ def test_prompts_of_a_narrow_dtype():
 
 def test_drawing_needs_a_key_and_a_prompt_its_room():
     model = language()
-    for options in ({"temperature": 0.7}, {"top_k": 3}):
+    for options in ({"temperature": 0.7}, {"top_k": 3}, {"top_p": 0.9}, {"min_p": 0.1}):
         with pytest.raises(ValueError, match="need a key"):
             inference.generate(model, PROMPT, 2, **options)
     with pytest.raises(ValueError, match="max_length must be at least 4, the observations, got 2"):

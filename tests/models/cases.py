@@ -90,6 +90,13 @@ def episodes(seed, rows, length, observation_dim=3, action_dim=2):
     return x.astype(np.float32)
 
 
+def choices(seed, rows, length, observation_dim=3, num_actions=4):
+    """``episodes`` whose actions are discrete: float32 [rows, length, W]."""
+    x = episodes(seed, rows, length, observation_dim, 1)
+    x[..., -1] = np.random.default_rng([seed, 1]).integers(0, num_actions, (rows, length))
+    return x
+
+
 def rows_of_segments():
     """Two rows that each pack sequences of 1, 2 and 3 real tokens, with padding in between.
 

@@ -140,6 +140,51 @@ def recomputed(remat):
     return lowered.as_text().count("dot_general"), lowered.compile()(params)
 
 
+def test_a_scan_over_layers_is_the_loop():
+    """Outputs, states and gradients, with dropout, padding, packing and a state; then steps."""
+    plain, scanned = (
+        backbone("retention", dropout_rate=0.3, scan_layers=scans) for scans in (False, True)
+    )
+    ids, mask, _ = rows_of_segments()
+    x = normal(3, 2, 8, CHANNELS)
+
+    def trained(model):
+        """How many products the program holds; outputs, states and gradients."""
+        graph, params, rest = nnx.split(model, nnx.Param, ...)
+
+        def loss(params):
+            model, state, loss = nnx.merge(graph, params, rest), None, 0.0
+            for span in (slice(5), slice(5, 8)):
+                tokens = {"mask": mask[:, span], "segment_ids": ids[:, span]}
+                how = {"return_state": True, "dropout_key": jax.random.key(0)}
+                h, state = model(x[:, span], state=state, **tokens, **how)
+                loss += jnp.mean(jnp.where(tokens["mask"][..., None], h**2, 0.0))
+            return loss, state
+
+        lowered = jax.jit(jax.value_and_grad(loss, has_aux=True)).lower(params)
+        return lowered.as_text().count("dot_general"), lowered.compile()(params)
+
+    (products, want), (scanned_products, got) = map(trained, (plain, scanned))
+    assert_close(got, want, "float32")
+    assert scanned_products < 0.8 * products
+    y, state = call(scanned, x[:, :5], return_state=True)
+    steps, _ = run_steps(scanned, x[:, 5:], state)
+    assert_close(np.concatenate([y, steps], axis=1), call(plain, x), "float32")
+
+
+def test_the_period_of_a_scan_over_layers():
+    periods = {"aaren": 1, ("aaren", "softmax", "aaren", "softmax"): 2}
+    periods |= {("aaren", "softmax", "softmax", "aaren"): 4}
+    for mechanism, period in periods.items():
+        assert models.Layers(num_layers=4, mechanism=mechanism).scan_period == period
+    changed = backbone("retention", scan_layers=True)
+    changed.blocks[-1].attention.out_projection.precision = "highest"
+    with pytest.raises(ValueError, match="an attribute of a block was changed"):
+        changed(jnp.zeros((1, 2, 3)))
+    with pytest.raises(ValueError, match="scan_layers needs equal blocks, but drop_path_rate"):
+        models.Layers(scan_layers=True, drop_path_rate=0.1)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

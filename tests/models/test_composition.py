@@ -214,6 +214,7 @@ def test_train_and_eval_as_flax_has_them():
     assert_same_bits(run(model, x, dropout_key=jax.random.key(0)), keyed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tied", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_language_model_learns_what_follows_what(tied):
     """By its defaults: of 32 tokens each has one that follows it; 60 steps come near 0 nats."""

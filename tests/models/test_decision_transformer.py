@@ -113,6 +113,33 @@ def test_it_is_the_published_equation_in_float64(heads):
         assert_close((np.asarray(actions), streamed), (want, want), "float64")
 
 
+def test_discrete_actions_are_one_hot_vectors_of_a_linear_layer():
+    """A table is the kernel of a layer without bias; the outputs are logits."""
+    discrete = moved(models.DecisionTransformer(
+        SEEN, num_actions=4, max_length=LENGTH, layers=TINY, rngs=nnx.Rngs(0)
+    ))  # fmt: skip
+    one_hot = models.DecisionTransformer(
+        SEEN, 4, max_length=LENGTH, layers=TINY, rngs=nnx.Rngs(0)
+    )  # fmt: skip
+    state = nnx.state(discrete)
+    table = state["embedding"]["action"].pop("embedding")
+    state["embedding"]["action"]["kernel"] = table
+    state["embedding"]["action"]["bias"] = nnx.Param(jnp.zeros(8))
+    nnx.update(one_hot, state)
+    x = cases.choices(0, 2, LENGTH, SEEN, 4)
+    vectors = np.eye(4, dtype=np.float32)[x[..., -1].astype(int)]
+    logits, _ = run(discrete, x)
+    assert logits.shape == (2, LENGTH, 4) and logits.dtype == np.float32
+    expected, _ = run(one_hot, np.concatenate([x[..., :-1], vectors], axis=-1))
+    assert_close(np.tanh(logits), expected, "float32")
+    for wrong in (-1, 4, np.nan):  # of the second step, whose own outputs and later ones are NaN
+        x[:, 1, -1] = wrong
+        outputs, _ = run(discrete, x)
+        assert np.isfinite(outputs[:, 0]).all() and np.isnan(outputs[:, 1:]).all()
+    x[:, 1, KNOWN] = 0
+    assert np.isfinite(run(discrete, x)[0]).all()
+
+
 def test_an_action_that_is_not_known_is_no_token():
     """In the middle, too; whatever stands there is not seen."""
     model, x = transformer("softmax"), episodes()
@@ -361,6 +388,9 @@ def test_what_it_is_made_of():
     [
         ({"observation_dim": 0}, "observation_dim must be at least 1, got 0"),
         ({"action_dim": 0}, "action_dim must be at least 1, got 0"),
+        ({"action_dim": None}, "needs action_dim, or num_actions for discrete actions, got .*None"),
+        ({"num_actions": 4}, "got action_dim=2 and num_actions=4"),
+        ({"action_dim": None, "num_actions": 0}, "num_actions must be at least 1, got 0"),
         ({"max_length": 0}, "max_length must be at least 1, got 0"),
         ({"max_length": None}, "learned positions need max_length"),
         ({"position": "rotary"}, "position must be one of sinusoidal, learned, none, got 'rotary'"),

@@ -135,6 +135,7 @@ def test_modules_on_explicit_axes(kind: str) -> None:
     assert_close(jax.tree.map(np.asarray, got), want, np.float32)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", TRACED)
 def test_models_trace_on_explicit_axes(kind: str) -> None:
     """Where an operation cannot tell how its output is split, it fails before it is compiled."""
@@ -251,6 +252,7 @@ def test_variables_stay_split_and_are_set_where_they_change() -> None:
             module.ask("what?")
 
 
+@pytest.mark.slow
 def test_streams_and_prompts() -> None:
     """The functions of ``inference``, with a prompt and a state that are split over the batch."""
     model = models.LanguageModel(TOKENS, layers=TINY, rngs=nnx.Rngs(0))
@@ -265,7 +267,10 @@ def test_streams_and_prompts() -> None:
         stream.gather([1, 0])
         outputs.append(stream.step(x[:, 3]))
         y, state = inference.prefill(model, x, chunk_size=2)
-        return outputs, y, state, inference.unroll(model, x), inference.generate(model, x, 3).tokens
+        outputs.extend(inference.generate_tokens(model, x, 3))
+        out = inference.speculate(model, model, x, 4, num_draft_tokens=2)
+        tokens = inference.generate(model, x, 3, key=jax.random.key(0), top_p=0.9).tokens
+        return outputs, y, state, inference.unroll(model, x), tokens, out
 
     x = observations("language")
     want = run(jnp.asarray(x), lambda state: state)

@@ -69,6 +69,9 @@ MODELS = {
         models.DecisionTransformer, 3, 1, position="none", max_length=None, layers=TINY,
         mechanism="taylorshift", norm="pre", dropout_rate=0.1, param_dtype=jnp.bfloat16,
     ),
+    "decision transformer of discrete actions": lambda: models.DecisionTransformer(
+        3, num_actions=np.int64(4), layers=TINY, rngs=nnx.Rngs(0)
+    ),
     "backbone of features": lambda: backbone(models.FeatureEmbedding(8)),
     "event forecaster": lambda: models.EventForecaster(
         np.int64(3), periods=(24, np.float32(168)), spread=np.float64(1.5), num_components=2,
@@ -84,7 +87,8 @@ MODELS = {
         rngs=nnx.Rngs(0),
     ),
     "forecaster without moments": lambda: keyed(
-        models.Forecaster, 3, 4, normalize=False, layers=TINY, mechanism="taylorshift", rotary=True
+        models.Forecaster, 3, 4, normalize=False, layers=TINY, mechanism="taylorshift", rotary=True,
+        short_conv=2,
     ),
     "language model": lambda: models.LanguageModel(11, layers=TINY, rngs=nnx.Rngs(0)),
     "language model with a head": lambda: models.LanguageModel(
@@ -201,6 +205,9 @@ def test_a_loaded_model_draws_the_same_keys(tmp_path):
         remat=st.sampled_from(["none", "dots", "blocks"]),
         drop_path_rate=st.sampled_from([0.0, 0.1]),
         layer_scale=st.sampled_from([None, 1e-4]),
+        normalize_qk=st.sampled_from([None, "layer", "rms", "l2"]),
+        output_norm=st.sampled_from([None, "rms"]),
+        output_gate=st.sampled_from([None, "silu"]),
     ),
     st.sampled_from(["last", "mean", "flatten", "class"]),
     st.sampled_from(["sinusoidal", "learned", "none"]),
@@ -252,6 +259,7 @@ def test_files_that_are_older_than_an_option_have_its_default(small, tmp_path):
     assert_same_bits(nnx.state(older), nnx.state(model))
 
 
+@pytest.mark.slow
 def test_a_fresh_process_needs_the_path_alone(tmp_path):
     model = moved(MODELS["classifier with keys"]())
     models.save_model(tmp_path / "model", model)
@@ -322,7 +330,7 @@ def test_parts_that_are_not_of_the_package(what, tmp_path):
     reason = {
         "embedding": "Embedding is not a class",
         "mechanism": "the mechanism 'mine' is not registered",
-        "head": "its modules differ from those that SequenceClassifier makes",
+        "head": "its modules differ from the modules that SequenceClassifier makes",
     }
     models.save_model(tmp_path, build())
     with pytest.raises(ValueError, match=reason[what]):

@@ -176,7 +176,7 @@ def pulled(module: nnx.Module, x: Any, weights: Any, **options: Any) -> Pulled:
 
 
 def positions(
-    module: Any, mask: np.ndarray, ids: np.ndarray | None = None, start: int = 0
+    module: Any, mask: np.ndarray, ids: np.ndarray | None = None, start: Any = 0
 ) -> dict[str, Any]:
     """The argument ``positions`` of a layer that has them, after ``start`` earlier tokens."""
     if not isinstance(module, (nn.Attention, nn.TransformerBlock)):
@@ -194,11 +194,17 @@ def _step(graph: Any, variables: Any, x: Any, state: Any, **options: Any) -> Any
     return nnx.merge(graph, variables).step(x, state, **options)
 
 
-def run_steps(module: Any, x: Any, state: Any, mask: Any = None) -> tuple[np.ndarray, Any]:
-    """The recurrent network, one token after the other: outputs [B, T, ...] and the last state."""
+def run_steps(
+    module: Any, x: Any, state: Any, mask: Any = None, start: Any = 0
+) -> tuple[np.ndarray, Any]:
+    """The recurrent network, one token after the other: outputs [B, T, ...] and the last state.
+
+    ``start`` is the number of tokens before, of all rows or of each.
+    """
     graph, variables = nnx.split(module)
     x, mask = np.asarray(x), None if mask is None else np.asarray(mask)
-    each = {"mask": mask} | positions(module, np.ones(x.shape[:2], bool) if mask is None else mask)
+    real = np.ones(x.shape[:2], bool) if mask is None else mask
+    each = {"mask": mask} | positions(module, real, start=start)
     outputs = []
     for t in range(x.shape[1]):
         options = {name: None if a is None else a[:, t] for name, a in each.items()}

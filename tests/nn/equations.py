@@ -30,8 +30,10 @@ def normed(norm: Any, x: Any) -> np.ndarray:
         scaled = x / np.sqrt((x**2).mean(-1, keepdims=True) + norm.epsilon)
         return scaled * (norm.offset + array(norm.scale))
     x = x - x.mean(-1, keepdims=True)
-    scaled = x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-5)
-    return scaled * array(norm.scale) + array(norm.bias)
+    # PyTorch's epsilon, or that of Flax's norms of queries and keys, which have no bias.
+    epsilon = 1e-6 if norm.bias is None else 1e-5
+    scaled = x / np.sqrt((x**2).mean(-1, keepdims=True) + epsilon)
+    return scaled * array(norm.scale) + (0 if norm.bias is None else array(norm.bias))
 
 
 def rotated(position: Any, x: np.ndarray) -> np.ndarray:
@@ -69,7 +71,7 @@ def attended(attention: Any, x: Any, context: Any = None, *, causal: bool = Fals
     k, v = heads(attention.key_projection, told), heads(attention.value_projection, told)
     if attention.normalize_qk == "l2":
         q, k = (x / np.linalg.norm(x, axis=-1, keepdims=True) for x in (q, k))
-    elif attention.normalize_qk == "rms":
+    elif attention.normalize_qk is not None:
         q, k = normed(attention.query_norm, q), normed(attention.key_norm, k)
     if attention.position is not None:
         q, k = rotated(attention.position, q), rotated(attention.position, k)

@@ -6,11 +6,22 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from flax_linattn import nn
+from flax_linattn import nn, ops
 from flax_linattn.checks import OptionError
+from flax_linattn.nn.call import Call
 from tests.contract.tolerances import assert_close
 from tests.nn import checks
-from tests.nn.cases import LAYOUTS, WIDTH, call, make_attention, normal, padded, run_steps
+from tests.nn.cases import (
+    CAUSAL,
+    LAYOUTS,
+    WIDTH,
+    call,
+    make_attention,
+    normal,
+    padded,
+    positions,
+    run_steps,
+)
 from tests.nn.equations import attended
 
 REFORMER = "reformer:bucket_size=2,num_hashes=2"
@@ -23,8 +34,10 @@ OPTIONS = {
     "rotary": {"position": SCALED},
     "rms": {"normalize_qk": "rms", "position": SCALED},
     "l2": {"normalize_qk": "l2"},
+    "layer": {"normalize_qk": "layer"},
     "sigmoid": {"output_gate": "sigmoid"},
     "norm-silu": {"output_gate": "silu", "output_norm": "rms"},
+    "norm-sigmoid": {"output_gate": "sigmoid", "output_norm": "rms"},
     "conv": {"short_conv": 3, "normalize_qk": "l2", "position": SCALED},
 }
 
@@ -56,11 +69,61 @@ def test_the_layer_is_its_equations(options):
 
 @pytest.mark.parametrize(
     ("mechanism", "name"),
-    [("softmax", "rms"), ("gated_delta", "norm-silu"), ("softmax", "conv"), ("aaren", "two-taps")],
+    [("softmax", "rms"), ("aaren", "two-taps")],
 )
 def test_layers_with_options_stream_and_pack(mechanism, name):
     options = {"short_conv": 2} if name == "two-taps" else OPTIONS[name]
     checks.streams_and_packs(make(mechanism, **options))
+
+
+# -- all options together ------------------------------------------------------------
+
+BIASED, SINKS = "softmax:window=4,soft_cap=2", "softmax:window=3,sinks=1,soft_cap=2"
+
+
+def streaming(*fast):
+    names = BIASED, SINKS, *(case.values[0] for case in CAUSAL)
+    marks = {name: () if name in fast else pytest.mark.slow for name in names}
+    cases = [pytest.param(name, id=name, marks=mark) for name, mark in marks.items()]
+    return pytest.mark.parametrize("mechanism", cases)
+
+
+def with_all_options(mechanism, **options):
+    """A layer with every option that the mechanism takes."""
+    mechanism = ops.get_mechanism(mechanism)
+    can = mechanism.capabilities
+    taken = {
+        "num_kv_heads": 1 if can.grouped_queries else None,
+        "position": None if can.learned_query else SCALED,
+        "position_bias": nn.AlibiBias(2) if can.bias and not mechanism.sinks else None,
+    }
+    every = {"normalize_qk": "rms", "output_norm": "rms", "output_gate": "silu", "short_conv": 3}
+    return make(mechanism, **every, **taken, **options)
+
+
+@streaming(BIASED, "gated_delta")
+def test_layers_with_all_options_stream_and_pack(mechanism):
+    checks.streams_and_packs(with_all_options(mechanism))
+
+
+@streaming(BIASED)
+def test_layers_with_all_options_in_half_precision(mechanism):
+    """Padded, packed if possible, and after a prefill by steps: as in float32."""
+    exact, half = (with_all_options(mechanism, dtype=dtype) for dtype in (None, jnp.bfloat16))
+    x = padded(normal(1, 4, 4, WIDTH), 0.0)
+    ids = [None] + [np.array([[0, 0, 1, 1, 1, 1]] * 4)] * half.mechanism.capabilities.packed
+    for each in ids:
+        how = {"is_causal": True, "mask": LAYOUTS, "segment_ids": each}
+        how |= positions(half, LAYOUTS, each)
+        y = call(half, x, **how)
+        assert y.dtype == jnp.bfloat16
+        assert_close(y[LAYOUTS], call(exact, x, **how)[LAYOUTS], "bfloat16")
+    whole = call(half, x, is_causal=True, mask=LAYOUTS, **positions(half, LAYOUTS))
+    first, rest = LAYOUTS[:, :3], LAYOUTS[:, 3:]
+    how = {"is_causal": True, "return_state": True, "mask": first} | positions(half, first)
+    head, state = call(half, x[:, :3], state=half.init_state(4, 6), **how)
+    tail, _ = run_steps(half, x[:, 3:], state, rest, start=first.sum(axis=1))
+    assert_close(np.concatenate([head, tail], axis=1)[LAYOUTS], whole[LAYOUTS], "bfloat16")
 
 
 # -- normalized queries and keys -----------------------------------------------------
@@ -92,10 +155,124 @@ def test_cross_attention_and_latents_have_the_options():
     assert read.query_norm.scale.shape == (3,)
 
 
+def test_a_causal_layer_attends_to_all_of_a_context():
+    layer = make("softmax", is_causal=True)
+    x, context = normal(1, 2, 3, WIDTH), normal(2, 2, 3, WIDTH)
+    want = attended(layer, x, context)
+    assert_close(layer(x, context), want, "float32")
+    assert_close(layer.attend_to(x, layer.project(context)), want, "float32")
+    assert np.asarray(layer.weights(x, context)).all()
+
+
+def test_weights_of_half_precision_are_those_that_a_call_applies():
+    """Decays of retention near 1 are 1 in bfloat16, but a call computes them in float32."""
+    wide = make("retention")
+    half = make("retention", dtype=jnp.bfloat16)
+    x = normal(1, 1, 6, WIDTH)
+    w = np.asarray(half.weights(jnp.asarray(x, jnp.bfloat16)), np.float32)
+    assert_close(w, wide.weights(x), "bfloat16")
+    score = np.asarray(half.weights(jnp.ones((1, 6, WIDTH), jnp.bfloat16)), np.float32)[0, 1, -1]
+    assert (np.diff(score / score[-1]) > 0).all()
+
+
+def test_a_context_of_another_width():
+    """Keys and values come from it; also projected once, grouped and padded."""
+    options = {"normalize_qk": "rms", "output_norm": "rms", "output_gate": "sigmoid"}
+    layer = make("softmax", context_features=4, **options)
+    x, context = normal(1, 2, 3, WIDTH), normal(2, 2, 5, 4)
+    assert_close(call(layer, x, context), attended(layer, x, context), "float32")
+    assert_close(layer.attend_to(x, layer.project(context)), call(layer, x, context), "float32")
+    layer = make("taylorshift", context_features=4, num_kv_heads=1)
+    mask = np.arange(5) < np.array([[5], [3]])
+    y = call(layer, x, context, context_mask=mask)
+    assert_close(y[1:], call(layer, x[1:], context[1:, :3]), "float32")
+    assert not layer.streams
+    for refused in (lambda: layer(x), lambda: layer.weights(x)):
+        with pytest.raises(ValueError, match=r"from 4 features .* queries from 6; pass context"):
+            refused()
+    for refused in (lambda: layer.init_state(2), lambda: layer.step(x[:, 0], None)):
+        with pytest.raises(ValueError, match="no state and no step; use project and attend_to"):
+            refused()
+    with pytest.raises(ValueError, match=r"expected context as \[B, S, 4\], got shape \(2, 3, 6\)"):
+        layer(x, x)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"mechanism": "aaren"}, "'aaren' does not support cross-attention"),
+        ({"position": SCALED}, "position cannot be used with a context"),
+        ({"position_bias": nn.AlibiBias(2)}, "position_bias cannot be used with a context"),
+        ({"short_conv": 4}, "short_conv cannot be used with a context"),
+        ({"context_features": 0}, "context_features must be at least 1"),
+    ],
+)
+def test_what_a_context_refuses(options, message):
+    with pytest.raises(ValueError, match=message):
+        make_attention(**{"mechanism": "softmax", "context_features": 4} | options)
+    if "context_features" not in options:
+        layer, x = make_attention(**{"mechanism": "softmax"} | options), normal(1, 2, 3, WIDTH)
+        for refused in (lambda: layer(x, x), lambda: layer.project(x)):
+            with pytest.raises(ValueError, match=message):
+                refused()
+
+
+def test_dropout_of_the_weights_of_a_projected_context():
+    rngs = nnx.Rngs(params=0, dropout=1)
+    layer = nn.Attention(WIDTH, 2, weight_dropout_rate=0.5, rngs=rngs)
+    x, context = normal(1, 2, 3, WIDTH), normal(2, 2, 5, WIDTH)
+    projected, key = layer.project(context), jax.random.key(3)
+    dropped = layer.attend_to(x, projected, dropout_key=key)
+    np.testing.assert_array_equal(dropped, layer(x, context, dropout_key=key))
+    assert np.abs(dropped - layer.attend_to(x, projected)).max() > 1e-3
+    layer.train()
+    assert np.abs(layer.attend_to(x, projected) - layer.attend_to(x, projected)).max() > 1e-3
+
+
+# -- attention weights ---------------------------------------------------------------
+
+MASK = np.array([[True] * 5, [False, True, True, False, True]])
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "options"),
+    [
+        ("softmax:soft_cap=2,window=3", {"position_bias": nn.AlibiBias(2)}),
+        ("softmax:window=2,sinks=1", OPTIONS["conv"] | {"output_gate": "silu"}),
+        ("taylorshift", {"output_norm": "rms", "output_gate": "silu"}),
+        ("gated_delta", {"short_conv": 2}),
+        ("aaren", {}),
+    ],
+)
+def test_outputs_are_weights_of_the_values(mechanism, options):
+    """Of each head; the values of all tokens are read off the layer's own projections."""
+    grouped = {} if mechanism == "aaren" else {"num_kv_heads": 1}
+    layer, x = make(mechanism, **options, **grouped), normal(1, 2, 5, WIDTH)
+    for how in ({"mask": MASK}, {"segment_ids": np.array([[0, 0, 1, 1, 1]] * 2)}):
+        w = layer.weights(x, is_causal=True, **how)
+        assert w.shape == (2, 2, 5, 5) and not np.triu(w, 1).any()
+        clean = np.where(how.get("mask", MASK | True)[..., None], x, 0)
+        inputs, _ = layer._self_projections(clean, layer._check_call(clean, Call(**how)))
+        v = np.repeat(inputs.v, 2 // inputs.v.shape[2], axis=2)
+        y = layer._project_out(jnp.einsum("bhts,bshv->bthv", w, v), clean)
+        assert_close(layer(x, is_causal=True, **how), y, "float32")
+
+
+def test_weights_of_a_context_and_of_pairs():
+    layer, x, context = make("softmax"), normal(1, 2, 3, WIDTH), normal(2, 2, 5, WIDTH)
+    pair_mask = np.random.default_rng(0).random((2, 1, 3, 5)) < 0.7
+    w = layer.weights(x, context, context_mask=MASK, pair_mask=pair_mask)
+    visible = pair_mask & MASK[:, None, None]
+    assert not w[~np.broadcast_to(visible, w.shape)].any()
+    assert_close(w.sum(-1), np.broadcast_to(visible.any(-1), (2, 2, 3)), "float32")
+    with pytest.raises(ValueError, match="'linear' does not support pair_mask"):
+        make("linear").weights(x, context, pair_mask=pair_mask)
+
+
 @pytest.mark.parametrize("option", ["normalize_qk", "output_norm", "output_gate"])
 def test_unknown_choices_are_refused(option):
-    with pytest.raises(OptionError, match=f"{option} must be one of .*, got 'layer'"):
-        make_attention("softmax", **{option: "layer"})
+    with pytest.raises(OptionError, match=f"{option} must be one of .*, got 'batch'"):
+        make_attention("softmax", **{option: "batch"})
 
 
 def test_padding_is_the_bias_behind_norm_and_gate():
@@ -150,9 +327,6 @@ def test_what_a_short_convolution_refuses():
         with pytest.raises((OptionError, TypeError), match=error):
             make_attention("softmax", short_conv=taps)
     layer, x = make_attention("softmax", short_conv=2), normal(1, 2, 3, WIDTH)
-    for refused in (lambda: layer(x, x), lambda: layer.project(x)):
-        with pytest.raises(ValueError, match="short_conv cannot be used with a context"):
-            refused()
     with pytest.raises(ValueError, match="needs a ShortConvState, got KVCache"):
         layer.step(x[:, 0], make_attention("softmax").init_state(2, 4))
 

@@ -70,10 +70,11 @@ def test_weights_of_nnx_to_ours_and_back(dtype, use_bias):
     with precise(dtype):
         theirs = nnx_layer(dtype, use_bias=use_bias)
         ours = nn.attention_from_flax(theirs)
-        back = nn.attention_to_flax(ours)
+        back = nn.attention_to_flax(ours, rngs=nnx.Rngs(0))
         assert ours.key_projection.param_dtype == back.param_dtype == dtype
         assert_same_bits(
-            nnx.to_pure_dict(nnx.state(back)), nnx.to_pure_dict(nnx.state(theirs, nnx.Param))
+            nnx.to_pure_dict(nnx.state(back, nnx.Param)),
+            nnx.to_pure_dict(nnx.state(theirs, nnx.Param)),
         )
         x, context = inputs(dtype), inputs(dtype, 7)
         mask = KEY_MASK[:, None, None]
@@ -143,13 +144,68 @@ def test_dtypes_and_precision(dtype, param_dtype, precision):
     """Outputs have Flax's dtype; ours add up in float32, so half precision is only near."""
     theirs = nnx_layer(param_dtype, dtype=dtype, precision=precision)
     ours = nn.attention_from_flax(theirs)
-    back = nn.attention_to_flax(ours)
+    back = nn.attention_to_flax(ours, rngs=nnx.Rngs(0))
     assert (back.dtype, back.param_dtype, back.precision) == (dtype, param_dtype, precision)
     x = inputs(param_dtype)
     with jax.numpy_dtype_promotion("standard"):
         want, got, again = call(theirs, x), call(ours, x), call(back, x)
     assert got.dtype == want.dtype == again.dtype
     assert_close(got, want, want.dtype)
+
+
+@dtypes
+def test_grouped_queries_and_norms(dtype, use_bias):
+    """Both ways, in parallel and by steps; in Linen norms only, as it has no grouped queries."""
+    with precise(dtype):
+        theirs = nnx_layer(dtype, use_bias=use_bias, num_kv_heads=1, normalize_qk=True)
+        ours = nn.attention_from_flax(theirs, is_causal=True)
+        assert (ours.num_kv_heads, ours.normalize_qk) == (1, "layer")
+        back = nn.attention_to_flax(ours, rngs=nnx.Rngs(0))
+        assert_same_bits(
+            nnx.to_pure_dict(nnx.state(back, nnx.Param)),
+            nnx.to_pure_dict(nnx.state(theirs, nnx.Param)),
+        )
+        x = inputs(dtype)
+        want = call(theirs, x, is_causal=True)
+        assert_equal(call(ours, x), want, dtype)
+        assert_equal(call(back, x, is_causal=True), want, dtype)
+        assert_equal(run_steps(ours, x, ours.init_state(3, LENGTH))[0], want, dtype)
+        with pytest.raises(
+            ValueError, match=r"linen\..* has no grouped queries, got num_kv_heads=1"
+        ):
+            nn.attention_to_flax(ours, "linen")
+        layer, params = linen_params(dtype, use_bias=use_bias, normalize_qk=True)
+        ours = nn.attention_from_flax(params)
+        assert_same_bits(nn.attention_to_flax(ours, "linen"), params)
+        assert_equal(call(ours, x), jax.jit(layer.apply)({"params": params}, x), dtype)
+
+
+def test_dropout_of_the_weights():
+    """The rate and the mode; which weights are dropped differs, since the bits do."""
+    theirs = nnx_layer(deterministic=False)
+    ours = nn.attention_from_flax(theirs, rngs=nnx.Rngs(params=0, dropout=1))
+    assert (ours.weight_dropout.rate, ours.weight_dropout.deterministic) == (0.5, False)
+    x = inputs("float32")
+    first, second = ours(x), ours(x)
+    assert not jnp.allclose(first, second)
+    with pytest.raises(ValueError, match=r"weight_dropout_rate=0.5; pass rngs"):
+        nn.attention_to_flax(ours)
+    back = nn.attention_to_flax(ours, rngs=nnx.Rngs(0))
+    assert (back.dropout_rate, back.deterministic, back.broadcast_dropout) == (0.5, False, False)
+    theirs.eval()
+    ours.eval()
+    assert_equal(ours(x), theirs(x), "float32")
+    assert nn.attention_from_flax(theirs, mechanism="linear").weight_dropout is None
+
+
+def test_a_context_of_another_width():
+    theirs = nnx_layer(in_kv_features=3)
+    ours = nn.attention_from_flax(theirs)
+    back = nn.attention_to_flax(ours, rngs=nnx.Rngs(0))
+    x, context = inputs("float32"), normal(2, 3, 7, 3)
+    want = call(theirs, x, context)
+    assert_equal(call(ours, x, context), want, "float32")
+    np.testing.assert_array_equal(call(back, x, context), want)
 
 
 def test_receptive_field():
@@ -186,13 +242,9 @@ def params():
 @pytest.mark.parametrize(
     ("make", "error"),
     [
-        (lambda: nnx_layer(normalize_qk=True), "does not normalize queries and keys"),
-        (lambda: nnx_layer(deterministic=False), "no dropout of attention weights.*=0.5"),
-        (lambda: nnx_layer(in_kv_features=3), "in_features=6 and in_kv_features=3"),
-        (lambda: nnx_layer(num_kv_heads=1), r"grouped queries \(num_kv_heads\) are not converted"),
         (lambda: nnx_layer(attention_fn=lambda q, k, v, **_: v), "an attention_fn of its own"),
         (lambda: nnx_layer(qkv_dot_general=jax.lax.dot_general), "no option qkv_dot_general"),
-        (lambda: linen_params(normalize_qk=True)[1], "does not normalize queries and keys"),
+        (lambda: without(linen_params(normalize_qk=True)[1], "key_ln"), "got key, out, query, q"),
         (lambda: {"encoder": params()}, "expected the parameters query, key, .*, got encoder"),
         (lambda: without(params(), "out"), "got key, query, value|got query, key, value"),
         (
@@ -389,8 +441,8 @@ CAUSAL_MASK = np.tri(LENGTH, dtype=bool)[None, None]
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
-        ({"dropout_rate": 0.1}, "no dropout of attention weights, got dropout_rate=0.1"),
-        ({"bias": jnp.zeros((1, 1, LENGTH, LENGTH))}, "does not support a bias"),
+        ({"dropout_rate": 0.1}, "'linear' does not support dropout_rate: its state has a constant"),
+        ({"bias": jnp.zeros((1, 1, LENGTH, LENGTH))}, "'linear' does not support bias: its state"),
         ({"mask": CAUSAL_MASK}, r"\[B, 1, 1, S\], got .* This mask is causal; make the function"),
         ({"mask": CAUSAL_MASK[..., ::-1]}, r"\[B, 1, 1, S\], got shape \(1, 1, 5, 5\)"),
         ({"mask": np.ones((1, 2, 1, LENGTH), bool)}, "heads or queries have masks of their own"),

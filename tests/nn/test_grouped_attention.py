@@ -96,11 +96,6 @@ def test_as_many_key_heads_as_query_heads_suit_every_mechanism():
     assert make("aaren", HEADS).num_kv_heads == HEADS
 
 
-def test_flax_layers_have_no_fewer_key_heads():
-    with pytest.raises(ValueError, match="got num_kv_heads=2 and num_heads=4"):
-        nn.attention_to_flax(make())
-
-
 def test_latent_attention_has_no_such_option():
     with pytest.raises(TypeError, match="num_kv_heads"):
         nn.LatentAttention(WIDTH, HEADS, 2, num_kv_heads=2, rngs=nnx.Rngs(0))

@@ -138,9 +138,12 @@ def test_dropout_of_the_weights() -> None:
 
 def test_what_is_refused() -> None:
     for options, message in (
-        ({"mechanism": "linear"}, "'linear' does not support position_bias"),
+        ({"mechanism": "linear"}, "'linear' does not support position_bias: its state"),
         ({"mechanism": "softmax:window=4,sinks=1"}, "position_bias .* sinks"),
-        ({"mechanism": "linear", "kind": "none", "weight_dropout_rate": 0.5}, "weight_dropout"),
+        (
+            {"mechanism": "elementwise", "kind": "none", "weight_dropout_rate": 0.5},
+            "'elementwise' does not support weight_dropout_rate: each channel",
+        ),
         ({"weight_dropout_rate": 1.0}, "weight_dropout_rate"),
         ({"num_heads": 4}, "heads"),
     ):
@@ -149,7 +152,5 @@ def test_what_is_refused() -> None:
         bias = nn.AlibiBias(H) if kind == "alibi" else None
         with pytest.raises(ValueError, match=message):
             nn.Attention(C, heads, position_bias=bias, rngs=nnx.Rngs(0), **options)
-    with pytest.raises(ValueError, match="position_bias cannot be used with a context"):
-        layer()(inputs(), inputs())
     with pytest.raises(ValueError, match="max_distance must be larger than the 8 distances"):
         nn.RelativeBias(2, num_buckets=16, max_distance=8, is_causal=True, rngs=nnx.Rngs(0))

@@ -82,6 +82,7 @@ def test_rows_before_a_fold_are_split_as_those_of_the_run():
     assert rows_before(split, 120) == (range(90), range(90, 120))
 
 
+@pytest.mark.slow
 def test_folds_from_windows_are_those_of_a_plain_loop(folder, capsys):
     out = succeed(capsys, "backtest", str(folder), "--folds", "3")
     report = json.loads((folder / "backtest/plain-3/backtest.json").read_text())

@@ -32,6 +32,7 @@ def run_dir(tmp_path_factory):
     return folder / "run"
 
 
+@pytest.mark.slow
 def test_a_run_learns_what_another_channel_tells(run_dir):
     """No channel by itself tells anything: then no forecast has an error below the variance.
 

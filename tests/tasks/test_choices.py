@@ -103,6 +103,7 @@ def test_windows_are_left_out_only_where_all_take_too_long():
     assert stride(time_limit=1e-9) == 463 // 32
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_figures")
 def test_a_run_keeps_what_was_chosen_and_resumes_with_it(tmp_path, capsys):
     csv = tmp_path / "waves.csv"

@@ -3,28 +3,33 @@
 A task is trained by the command, small; most tests read that run, or a copy.
 """
 
+import functools
 import json
 import os
 import re
 import shutil
 import signal
 import sys
+import tempfile
 from pathlib import Path
 from types import SimpleNamespace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 import pytest
 from flax import nnx
 
 from flax_linattn import cli, data, registry, tasks
 from flax_linattn.checks import format_count
+from flax_linattn.inference import linattn_runtime
 from flax_linattn.storage import file_lock
 from flax_linattn.tasks import lines as task_lines
 from flax_linattn.tasks import protocols
 from flax_linattn.tasks.offline_rl.agent import make_agent
 from flax_linattn.tasks.options import flat_hints
 from tests.contract.tolerances import assert_same_bits
+from tests.data.episodes.cases import save_minari
 from tests.tasks.commands import SMALL, command_line, fail, succeed
 from tests.tasks.states import lines_of
 
@@ -33,18 +38,53 @@ class Case(NamedTuple):
     """How a task is trained in seconds, and what its stream reads.
 
     Attributes:
-        args: beside ``SMALL``.
+        args: beside ``SMALL``; a function makes its argument.
         lines: of a stream, without a header; none where runs do not stream.
         bad: a line that the stream refuses, and the message.
         own: an option of its own stream.
         baseline: the number of one of its baselines.
+        task: name of the task, where that is not the name of the case.
+        comments: whether lines may be comments.
     """
 
-    args: list[str]
+    args: list[Any]
     lines: list[str]
     bad: tuple[str, str]
     own: list[str]
     baseline: str
+    task: str = ""
+    comments: bool = True
+
+
+@functools.cache
+def text_file():
+    """The text of a page of this project."""
+    page = Path(__file__).parents[2] / "CONTRIBUTING.md"
+    path = Path(tempfile.mkdtemp()) / "text.md"
+    return str(shutil.copy(page, path))
+
+
+@functools.cache
+def cartpole():
+    """A folder in Minari's layout: CartPole as random choices play it."""
+    gymnasium = pytest.importorskip("gymnasium")
+    env, episodes = gymnasium.make("CartPole-v1"), {}
+    env.action_space.seed(0)
+    for seed in range(10):
+        seen, actions, rewards, ends = [env.reset(seed=seed)[0]], [], [], [False]
+        while not ends[-1]:
+            actions.append(env.action_space.sample())
+            after, reward, terminated, *_ = env.step(actions[-1])
+            seen.append(after), rewards.append(reward), ends.append(terminated)
+        episodes[seed] = {
+            "observations": np.array(seen), "actions": np.array(actions),
+            "rewards": np.array(rewards), "terminations": np.array(ends[1:]),
+            "truncations": np.zeros(len(actions), bool),
+        }  # fmt: skip
+    env.close()
+    spaces = {"env_spec": {"id": "CartPole-v1"}, "action_space": {"type": "Discrete", "n": 2}}
+    metadata = json.dumps({name: json.dumps(value) for name, value in spaces.items()})
+    return str(save_minari(Path(tempfile.mkdtemp()) / "cart", episodes, metadata))
 
 
 CASES = {
@@ -85,6 +125,15 @@ CASES = {
         ["--target-return", "-100"],
         "behavior_cloning_return",
     ),
+    "offline-rl of discrete actions": Case(
+        [*("--file", cartpole, "--context", "4", "--play-episodes", "2"),
+         *("--behavior-cloning-steps", "10")],
+        [",0.01,0.2,0.03,-0.1", *(f"1,0.0{n},-0.2,0.0{n},0.3" for n in range(1, 12))],
+        ("1,0.5,0.5", "expected 5 cells (reward, observation1, observation2, observation3, observ"),
+        ["--target-return", "100"],
+        "behavior_cloning_return",
+        "offline-rl",
+    ),
     "sequence": Case(
         [*("--min-length", "6", "--max-length", "10", "--epoch-size", "32", "--warmup", "0"),
          *("--validation-size", "16", "--test-size", "16", "--causal", "--pooling", "mean"),
@@ -99,6 +148,14 @@ CASES = {
          *("--validation-size", "16", "--test-size", "16", "--learning-rate", "0.001")],
         [], ("", ""), [], "ridge_accuracy",
     ),
+    "text": Case(
+        [*("--file", text_file, "--context", "16", "--steps", "0", "--validate-every", "0"),
+         *("--batch-size", "256", "--short-conv", "2"),
+         *("--learning-rate", "0.001", "--schedule", "constant")],
+        [f"line {number} of a text" for number in range(12)],
+        ("a\0b", "a NUL byte"), ["--max-length", "4096"], "unigram_bits_per_byte",
+        comments=False,
+    ),
     "bins": Case(
         ["--rows", "600"], [str(row[-1]) for row in data.etth1().values[:12]],
         ("x", "expected a number, got 'x"), [], "guess_bits",
@@ -109,24 +166,35 @@ pytestmark = pytest.mark.usefixtures("outside_task", "no_figures")
 
 
 @pytest.fixture(scope="module", params=CASES)
-def task(request, outside_task):
+def case_name(request, outside_task):
     return request.param
+
+
+@pytest.fixture(scope="module")
+def task(case_name):
+    return CASES[case_name].task or case_name
+
+
+@pytest.fixture(scope="module")
+def case(case_name):
+    own = CASES[case_name]
+    return own._replace(args=[arg() if callable(arg) else arg for arg in own.args])
 
 
 def fast(*names):
     """A test of what one part does for every task: the others are slow."""
     slow = pytest.mark.slow
     each = [name if name in names else pytest.param(name, marks=slow) for name in CASES]
-    return pytest.mark.parametrize("task", each, indirect=True, scope="module")
+    return pytest.mark.parametrize("case_name", each, indirect=True, scope="module")
 
 
 @pytest.fixture(scope="module")
-def run_dir(task, request, tmp_path_factory):
+def run_dir(case_name, task, case, request, tmp_path_factory):
     """A finished small run; its figures are drawn here, and by no other run of this file."""
     if task == "classify":
         return request.getfixturevalue("classify_run")
-    folder = tmp_path_factory.mktemp("runs") / task
-    assert cli.main(["train", task, "--run", str(folder), *SMALL, *CASES[task].args]) == 0
+    folder = tmp_path_factory.mktemp("runs") / case_name.replace(" ", "-")
+    assert cli.main(["train", task, "--run", str(folder), *SMALL, *case.args]) == 0
     return folder
 
 
@@ -139,12 +207,12 @@ def copied(run_dir, tmp_path):
 
 
 @pytest.fixture
-def lines(task, tmp_path):
+def lines(task, case, tmp_path):
     """A file of what the task's streams read."""
-    if not CASES[task].lines:
+    if not case.lines:
         pytest.skip("runs of this task do not stream")
     path = tmp_path / "lines.csv"
-    path.write_text("\n".join(CASES[task].lines) + "\n")
+    path.write_text("\n".join(case.lines) + "\n")
     return path
 
 
@@ -153,7 +221,7 @@ def parameters(folder):
 
 
 def test_every_task_of_the_registry_is_here():
-    assert set(registry.TASKS) == set(CASES)
+    assert set(registry.TASKS) == {case.task or name for name, case in CASES.items()}
 
 
 def test_options_have_names_of_their_own(task):
@@ -187,7 +255,7 @@ def test_a_run_folder_is_complete(task, run_dir):
 
 
 @fast("synthetic", "sequence")
-def test_evaluate_repeats_the_test_and_checks_the_stream(task, run_dir, capsys):
+def test_evaluate_repeats_the_test_and_checks_the_stream(task, case, run_dir, capsys):
     stored = json.loads((run_dir / "test.json").read_text())
     report = tasks.evaluate_run(run_dir)
     tested = [name for name in report if name.startswith("test_")]
@@ -195,7 +263,7 @@ def test_evaluate_repeats_the_test_and_checks_the_stream(task, run_dir, capsys):
         {name: stored[name] for name in tested}
     )
     out = succeed(capsys, "evaluate", str(run_dir))
-    if CASES[task].lines:
+    if case.lines:
         assert report["stream_max_error"] < 1e-4
         assert report["stream_steps"] > 0
         assert "stream_max_error" in out
@@ -208,7 +276,7 @@ def test_evaluate_repeats_the_test_and_checks_the_stream(task, run_dir, capsys):
     assert held == report.get("beaten_by_on_validation", [])
     assert bool(warned) == bool(stored["beaten_by"] or held)
     assert all(name.replace("_", " ") in said for name in stored["beaten_by"])
-    number = CASES[task].baseline
+    number = case.baseline
     assert f"{number} " in out and stored[number] == report[number]
 
 
@@ -223,11 +291,11 @@ def test_what_only_other_tasks_do_is_refused(task, run_dir, capsys):
 
 
 @fast("synthetic")
-def test_resume_goes_on_to_the_same_bits(task, run_dir, tmp_path, capsys):
+def test_resume_goes_on_to_the_same_bits(task, case, run_dir, tmp_path, capsys):
     """By the run's own options, which are not given again."""
     folder = tmp_path / "two"
     args = ["train", task, "--run", str(folder)]
-    once = [*SMALL, *CASES[task].args, "--epochs", "1"]
+    once = [*SMALL, *case.args, "--epochs", "1"]
     succeed(capsys, *args, *once)
     succeed(capsys, *args, "--resume", "--parallel", "none", "--epochs", "2")
     assert_same_bits(parameters(folder), parameters(run_dir))
@@ -236,7 +304,7 @@ def test_resume_goes_on_to_the_same_bits(task, run_dir, tmp_path, capsys):
 
 
 @fast("synthetic", "bins")
-def test_a_run_continues_another_one(task, run_dir, tmp_path, capsys, no_steps):
+def test_a_run_continues_another_one(task, case, run_dir, tmp_path, capsys, no_steps):
     """With its options and scales; without a step of training it is that run, to the bit."""
     folder = tmp_path / "continued"
     args = ["train", task, "--run", str(folder), "--from", str(run_dir), "--parallel", "none"]
@@ -250,9 +318,9 @@ def test_a_run_continues_another_one(task, run_dir, tmp_path, capsys, no_steps):
     lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
     (step,) = {line["step"] for line in lines if line["epoch"] == lines[-1]["best_epoch"]}
     assert [one["step"] for one in origin["origins"]] == [step]
-    if CASES[task].lines:
+    if case.lines:
         file = tmp_path / "lines.csv"
-        file.write_text("\n".join(CASES[task].lines) + "\n")
+        file.write_text("\n".join(case.lines) + "\n")
         streams = [["stream", str(of), "--input", str(file)] for of in (run_dir, folder)]
         assert succeed(capsys, *streams[0]) == succeed(capsys, *streams[1])
 
@@ -285,10 +353,10 @@ def test_what_a_run_does_not_continue(task, run_dir, classify_run, tmp_path, cap
 
 
 @fast("synthetic")
-def test_training_counted_in_steps(task, tmp_path, capsys):
+def test_training_counted_in_steps(task, case, tmp_path, capsys):
     folder = tmp_path / "steps"
     counted = ["--steps", "5", "--validate-every", "2"]
-    succeed(capsys, "train", task, "--run", str(folder), *SMALL, *CASES[task].args, *counted)
+    succeed(capsys, "train", task, "--run", str(folder), *SMALL, *case.args, *counted)
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert len(lines) == 3 and lines[-1]["step"] == 5
     report = json.loads((folder / "test.json").read_text())
@@ -297,15 +365,15 @@ def test_training_counted_in_steps(task, tmp_path, capsys):
 
 
 @fast()  # runs of classify, in test_seeds.py, are fast
-def test_many_runs_at_once(task, lines, tmp_path, capsys):
+def test_many_runs_at_once(task, case, lines, tmp_path, capsys):
     folder = tmp_path / "many"
-    args = ["train", task, "--run", str(folder), *SMALL, *CASES[task].args]
+    args = ["train", task, "--run", str(folder), *SMALL, *case.args]
     succeed(capsys, *args, "--runs", "2", "--epochs", "1")
     stored = json.loads((folder / "test.json").read_text())
     assert [row["seed"] for row in stored["runs"]] == [0, 1]
-    assert CASES[task].baseline in stored
+    assert case.baseline in stored
     report = tasks.evaluate_run(folder)
-    counted = "steps" if "--validate-every" in CASES[task].args else "epochs"
+    counted = "steps" if tasks.load_run(folder, 0).config.fit.by_steps else "epochs"
     assert stored.keys() - report.keys() - {"data_notes"} == {counted, "train_seconds"}
     assert all(report[name] == stored[name] for name in stored.keys() & report.keys())
     assert report["stream_max_error"] < 1e-4
@@ -314,16 +382,16 @@ def test_many_runs_at_once(task, lines, tmp_path, capsys):
 
 
 @fast("classify", "forecast", "sequence", "synthetic", "bins")  # the others by files of their own
-def test_a_stream_goes_on_where_it_was_saved(task, run_dir, lines, tmp_path, capsys):
+def test_a_stream_goes_on_where_it_was_saved(task, case, run_dir, lines, tmp_path, capsys):
     """Of halves with a state as of the whole; a file that is none is refused."""
-    whole = succeed(capsys, "stream", str(run_dir), "--input", str(lines), *CASES[task].own)
+    whole = succeed(capsys, "stream", str(run_dir), "--input", str(lines), *case.own)
     text = lines.read_text().splitlines(keepends=True)
     state, outputs = tmp_path / "state.npz", []
     for half in (text[:5], text[5:]):
         part = tmp_path / "part.csv"
         part.write_text("".join(half))
         args = ["stream", str(run_dir), "--input", str(part), "--state", str(state)]
-        outputs += succeed(capsys, *args, *CASES[task].own).splitlines()[1:]
+        outputs += succeed(capsys, *args, *case.own).splitlines()[1:]
     assert outputs == whole.splitlines()[1:]
     assert len(outputs) == len(text)
     assert "must be a file, got the folder" in fail(
@@ -389,7 +457,9 @@ def test_a_state_is_saved_before_or_after_the_output(run_dir, lines, tmp_path, c
 
 
 @fast("synthetic")
-def test_a_row_is_answered_when_no_other_has_arrived(run_dir, lines, tmp_path, monkeypatch, capsys):
+def test_a_row_is_answered_when_no_other_has_arrived(
+    case, run_dir, lines, tmp_path, monkeypatch, capsys
+):
     """However long the next row takes; and a comment after it does not hold it up."""
     read_end, write_end = os.pipe()
     given = lines.read_text().splitlines(keepends=True)
@@ -408,7 +478,7 @@ def test_a_row_is_answered_when_no_other_has_arrived(run_dir, lines, tmp_path, m
         monkeypatch.setattr(sys, "stdin", monkeypatched)
         assert cli.main(["stream", str(run_dir), "--state", str(tmp_path / "state.npz")]) == 0
     # A wait prints what came before the wait before: first the header, too, for a comment nothing.
-    assert printed == [0, 0, 2, 1, 1, 0, *[1] * 8]
+    assert printed == [0, 0, 2, 1, 1, int(not case.comments), *[1] * 8]
 
 
 @fast("synthetic")
@@ -419,25 +489,28 @@ def test_a_figure_that_cannot_be_drawn_is_refused_at_once(run_dir, lines, tmp_pa
     assert streams.out == "" and "figures need matplotlib" in streams.err
 
 
-def test_a_bad_line_is_named(task, run_dir, lines, capsys):
-    bad, message = CASES[task].bad
-    lines.write_text("\n".join([*CASES[task].lines[:2], bad]) + "\n")
+def test_a_bad_line_is_named(task, case, run_dir, lines, capsys):
+    bad, message = case.bad
+    lines.write_text("\n".join([*case.lines[:2], bad]) + "\n")
     shown = fail(capsys, "stream", str(run_dir), "--input", str(lines))
     assert f"{lines}:3: " in shown and message in shown
 
 
-def test_comments_and_an_unfinished_last_line_are_left_out(run_dir, lines, tmp_path, capsys):
+@fast("classify", "text", "synthetic")
+def test_comments_and_an_unfinished_last_line_are_left_out(case, run_dir, lines, tmp_path, capsys):
     """The last line may be cut in the middle of a number: it is no row, and in no state."""
     *some, last = lines.read_text().splitlines(keepends=True)
     stream, cut, state = ["stream", str(run_dir), "--input"], tmp_path / "cut.csv", tmp_path / "a"
     whole = succeed(capsys, *stream, str(lines))
-    cut.write_text("".join(["# head\n", *some[:2], "#\n", "# restart, 2\n", *some[2:], last[:-1]]))
+    marks = ["# head\n", "#\n", "# restart, 2\n"] if case.comments else ["", "", ""]
+    cut.write_text("".join([marks[0], *some[:2], *marks[1:], *some[2:], last[:-1]]))
     args = [*stream, str(cut), "--state", str(state)]
     assert cli.main(args) == 0
     streams = capsys.readouterr()
     assert streams.out == "".join(whole.splitlines(keepends=True)[:-1])
     (note,) = [line for line in streams.err.splitlines() if "newline" in line]
-    assert note.startswith(f"# note: {cut}:{len(some) + 4}: skipped the last line (")
+    number = len(some) + 1 + sum(map(bool, marks))
+    assert note.startswith(f"# note: {cut}:{number}: skipped the last line (")
     assert f"({format_count(len(last) - 1, 'character')})" in note and note.endswith(
         "(--accept-partial-line)"
     )
@@ -472,16 +545,16 @@ def test_help_is_made_of_the_options(task, run_dir, capsys):
 
 
 @fast("synthetic")
-def test_a_taken_folder_is_left_as_it_is(task, run_dir, capsys):
+def test_a_taken_folder_is_left_as_it_is(task, case, run_dir, capsys):
     before = {p: p.read_bytes() for p in run_dir.iterdir() if p.is_file()}
-    message = fail(capsys, "train", task, "--run", str(run_dir), *CASES[task].args)
+    message = fail(capsys, "train", task, "--run", str(run_dir), *case.args)
     assert "already holds a run" in message and "(--resume, --run)" in message
     assert before == {p: p.read_bytes() for p in run_dir.iterdir() if p.is_file()}
 
 
-def test_one_process_a_folder(task, tmp_path, capsys):
+def test_one_process_a_folder(task, case, tmp_path, capsys):
     folder = tmp_path / "run"
-    args = ["train", task, "--run", str(folder), *SMALL, *CASES[task].args]
+    args = ["train", task, "--run", str(folder), *SMALL, *case.args]
     with file_lock(folder / "training.lock", "it"):
         (line,) = fail(capsys, *args).splitlines()  # no summary of data or model before it
     assert "another process uses the run" in line
@@ -495,7 +568,7 @@ def test_data_that_changed_are_refused(task, copied, capsys):
     (copied / "data_spec.json").write_text(json.dumps(data_spec))
     assert "have changed since training" in fail(capsys, "evaluate", str(copied))
     message = fail(capsys, "train", task, "--run", str(copied), "--resume", "--epochs", "3")
-    assert "the data differ from those that the run" in message
+    assert "the data differ from the data that the run" in message
     assert json.loads((copied / "config.json").read_text())["epochs"] == 2
 
 
@@ -530,7 +603,7 @@ def test_predictions_of_its_own_data(task, run_dir, tmp_path, capsys):
 def only(*names):
     """A test of what some tasks do, fast for the first of them."""
     slow = [pytest.param(name, marks=pytest.mark.slow) for name in names[1:]]
-    return pytest.mark.parametrize("task", [names[0], *slow], indirect=True, scope="module")
+    return pytest.mark.parametrize("case_name", [names[0], *slow], indirect=True, scope="module")
 
 
 @only("forecast", "events", "sequence", "synthetic")
@@ -567,6 +640,51 @@ def test_a_prediction_is_what_the_stream_says_last(task, run_dir, lines, tmp_pat
     )
 
 
+UNDESCRIBED = ("events", "offline-rl", "bins")
+"""Tasks whose raw observations a bundle does not describe."""
+
+
+@fast("forecast")
+def test_a_bundle_says_what_the_stream_says(task, case, run_dir, lines, tmp_path, capsys):
+    """In the names and units of the data; a bundle that exists is renewed only if asked to."""
+    path, runtime = tmp_path / "model.linattn", tmp_path / "new" / "linattn_runtime.py"
+    args = ["export", str(run_dir), "--out", str(path), "--platforms", "cpu", "--chunk-sizes", "4"]
+    assert "different files for out and runtime" in fail(capsys, *args, "--runtime", str(path))
+    assert cli.main([*args, "--runtime", str(runtime)]) == 0
+    note = capsys.readouterr().err
+    assert f"# {path}: " in note and "JAX promises to read it until 20" in note
+    assert runtime.read_text() == Path(linattn_runtime.__file__).read_text()
+    assert f"{path} exists; choose another file, or renew it with --again" in fail(capsys, *args)
+    assert cli.main([*args, "--again"]) == 0
+    bundle = linattn_runtime.Bundle(path)
+    assert bundle.signature["task"]["name"] == task
+    if task in UNDESCRIBED:
+        assert "takes the model's own arrays" in note and bundle.init_state(3)
+        with pytest.raises(linattn_runtime.BundleError, match="does not describe raw observations"):
+            bundle.session()
+        return
+    run = tasks.load_run(run_dir)
+    stream, session = run.task.stream(run, run.task.StreamOptions()), bundle.session()
+    rows = lines_of("forecast", 40) if task == "forecast" else case.lines
+    for observation in stream.parse(rows):
+        cells = stream.cells(observation)
+        if task == "text":
+            logits = [session.step(byte)["logits"] for byte in observation][-1]
+            own = np.asarray(jax.nn.log_softmax(logits))
+            np.testing.assert_allclose(own, stream._log_p, rtol=0, atol=1e-5)
+            continue
+        given = (
+            (observation.values, str(observation.time)) if task == "forecast" else (observation,)
+        )
+        predictions = [*session.step(*given).values()]
+        if task == "synthetic":
+            assert cells[1] in ("", int(np.argmax(predictions[0])))
+            continue
+        expected_cells = cells[2:] if task == "forecast" else cells[1:]
+        for own, expected in zip(predictions, expected_cells, strict=True):
+            assert own == expected if isinstance(own, str) else own == pytest.approx(expected, 1e-5)
+
+
 @only("classify")
 def test_classes_of_sequences_without_labels(run_dir, tmp_path, capsys):
     """A file whose labels are all "?"; the last line of a stream of each sequence says the same."""
@@ -589,7 +707,7 @@ def test_classes_of_sequences_without_labels(run_dir, tmp_path, capsys):
     assert "expected sequences of 12 channels, as in training, got 2" in message
 
 
-@only("offline-rl")
+@only("offline-rl", "offline-rl of discrete actions")
 def test_actions_are_those_of_the_agent_by_the_window(run_dir, tmp_path, capsys):
     """The agent is shown the episode, and its last actions are those that were taken."""
     run = tasks.load_run(run_dir)
@@ -604,7 +722,10 @@ def test_actions_are_those_of_the_agent_by_the_window(run_dir, tmp_path, capsys)
         agent.last_actions = taken[step : step + 1]
     assert row["step"] == episodes.num_steps
     assert row["return_to_go"] == pytest.approx(float(agent.returns_to_go[0]), rel=1e-6)
-    assert row["action1"] == pytest.approx(float(action[0]), abs=1e-5)
+    space = run.data_spec.action_space
+    expected = [float(column[0]) for column in space.columns(agent.outputs)]
+    assert [row[name] for name in space.names] == pytest.approx(expected, abs=1e-5)
+    assert row[space.names[0]] == pytest.approx(float(np.ravel(action)[0]), abs=1e-5)
 
 
 @pytest.mark.slow
@@ -675,7 +796,8 @@ def test_damaged_checkpoints_are_named(copied, capsys):
 def test_sigterm_saves_and_says_how_to_go_on(name, tmp_path):
     """In a process of its own, which knows only the package's tasks."""
     folder = tmp_path / "run"
-    args = ["train", name, "--run", str(folder), *SMALL, *CASES[name].args]
+    own = [arg() if callable(arg) else arg for arg in CASES[name].args]
+    args = ["train", name, "--run", str(folder), *SMALL, *own]
     with command_line(*args, "--epochs", "100000", "--patience", "100000") as process:
         assert process.stderr is not None
         for line in process.stderr:

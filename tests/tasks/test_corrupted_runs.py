@@ -53,6 +53,8 @@ OPTIONS = {
     "mechanism": ["aaren:chunk_size=" + "-" * 100_000, "aaren:chunk_size=" + "(" * 150, 8,
                   ["a"] * 50, "aaren:chunk_size={[]: 1}", "-" * 10**6],
     "rotary": ["yes", 1, None],
+    "normalize_qk": ["layer", 1],
+    "short_conv": [1, 2.0, 10**12],
     "dropout_rate": ["0.1", None, True],
     "batch_size": [10**12, 1e3, True],
     "epochs": [10**12, "3"],

@@ -178,6 +178,7 @@ def patch_run(csv, tmp_path_factory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_patches_stream_as_they_are_trained(patch_run, csv):
     """With the calendar, as one stream without end and as two that begin anew."""
     report = tasks.evaluate_run(patch_run)
@@ -392,6 +393,7 @@ def test_what_was_seen_is_told_by_time(run_dir, csv, tmp_path, capsys):
     assert found == whole[10:]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("taken", [1, 2, 3])
 def test_rows_of_one_time_are_taken_once_each(run_dir, csv, tmp_path, capsys, taken):
     """Wherever among them the stream stood when its state was saved."""

@@ -166,6 +166,7 @@ def windows_of(run, csv, part):
     return PanelWindows([run.data_spec], arrays, [range(*run.data_spec.split[part])], run.config)
 
 
+@pytest.mark.slow
 def test_corrections_are_the_ranks_of_errors_on_validation_rows(run_dir, csv):
     run = tasks.load_run(run_dir)
     kept = np.array(run.model.quantile_head.correction)

@@ -37,7 +37,7 @@ def test_another_horizon_is_refused_by_name(forecaster):
     with pytest.raises(OptionError) as error:
         init.fill([model])
     assert str(error.value) == (
-        "2 of 22 arrays of the model do not fit those of the given run:\n"
+        "2 of 22 arrays of the model do not match the arrays of the given run:\n"
         "  head.bias: expected float32[21], got float32[14]\n"
         "  head.kernel: expected float32[8, 21], got float32[8, 14]\n"
         "Data options that differ: horizon=3 (was 2). Use the options and data of that run, "
@@ -152,6 +152,7 @@ def test_the_state_of_an_optimizer_is_in_a_folder(forecaster):
         Initializer(given, forecaster.task, forecaster.config)
 
 
+@pytest.mark.slow
 def test_seeds_continue_one_by_one(tmp_path, capsys):
     """A single run may start several; others than those of the folder are refused."""
     task = tasks.get_task("synthetic")

@@ -70,6 +70,7 @@ def test_a_stream_prints_integer_times(stream_lines):
     assert stream_lines("0.1\n")[0] == ["1,"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "first", "options", "expected"),
     [

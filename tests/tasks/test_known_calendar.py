@@ -71,6 +71,7 @@ def by_hand(run, values: np.ndarray, days: list[datetime]) -> np.ndarray:
     return found[:, 0] * scale.std[0] + scale.mean[0]
 
 
+@pytest.mark.slow
 def test_a_run_learns_the_month(run_dir):
     """Of whose middle a window tells a ridge nothing."""
     report = json.loads((run_dir / "test.json").read_text())

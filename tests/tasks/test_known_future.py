@@ -46,6 +46,7 @@ def run_dir(csv, tmp_path_factory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_a_run_learns_what_the_past_does_not_tell(run_dir):
     """Without the price no forecast is much below the variance of the test rows.
 

@@ -106,7 +106,7 @@ def test_a_run_that_is_the_ridge_alone_says_so(config, tmp_path, monkeypatch, ca
             report = train_report("forecast", config.replace(steps=2), session)
         assert f"weight of the attention to {weight:g}, where 0 is" in capsys.readouterr().err
         told.append(report.verdict)
-    assert told[0].endswith("attention is 0, so the forecasts are those of the ridge")
+    assert told[0].endswith("attention is 0, so the forecasts come from the ridge alone")
     assert "weight of the attention" not in told[1] and told[1]
 
 

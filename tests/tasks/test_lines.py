@@ -1,7 +1,9 @@
 """Lines of streams: comments, unfinished lines, and places in messages, whatever the task."""
 
+import gzip
 import io
 import lzma
+import os
 import sys
 from datetime import datetime
 
@@ -106,3 +108,26 @@ def test_places_are_those_of_all_lines():
     with pytest.raises(OptionError, match=r"^input:3: too bad") as refused:
         list(rows.parse(parse))
     assert refused.value.options == ("name", "other")
+
+
+@pytest.mark.parametrize("source", ["file", "gz", "pipe", "text"])
+def test_lines_of_text_keep_every_byte(source, tmp_path, monkeypatch):
+    """What begins like UTF-16 or with a byte-order mark, carriage returns, and no UTF-8."""
+    for content in (b"\xff\xfea\r\n\xe9\n\rb\n", b"\xef\xbb\xbfa\n#\xed\xa0\x80\r\r\n\nc\n"):
+        path = tmp_path / "a.txt"
+        path.write_bytes(gzip.compress(content) if source == "gz" else content)
+        if source == "pipe":
+            read_end, write_end = os.pipe()
+            os.write(write_end, content)
+            os.close(write_end)
+            monkeypatch.setattr(sys, "stdin", open(read_end))  # noqa: SIM115
+        if source == "text":
+            monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
+        given = path if source in ("file", "gz") else None
+        with open_lines(given, exact=True) as rows:
+            lines = list(rows.lines(comments=False))
+        assert [f"{line}\n".encode("utf-8", "surrogateescape") for line in lines] == [
+            line + b"\n" for line in content.split(b"\n")[:-1]
+        ]
+        if source == "pipe":
+            sys.stdin.close()

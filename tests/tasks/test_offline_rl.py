@@ -1,6 +1,7 @@
 """Offline RL: windows, inference modes, streams, behavior cloning, selection, bad input."""
 
 import dataclasses
+import functools
 import itertools
 import json
 import sys
@@ -20,7 +21,7 @@ from flax_linattn.tasks.offline_rl import OfflineRLConfig, OfflineRLSpec, evalua
 from flax_linattn.tasks.offline_rl.agent import RestartMemory, make_agent
 from flax_linattn.tasks.offline_rl.behavior_cloning import (
     PolicyAgent,
-    predict_policy_actions,
+    predict_policy_outputs,
     train_policy,
 )
 from flax_linattn.tasks.offline_rl.data import (
@@ -65,6 +66,12 @@ def some(*lengths, seed=0, env_id=None, actions=None):
     )
 
 
+def choices(*lengths, seed=0, env_id=None):
+    """Episodes of three discrete actions."""
+    actions = np.random.default_rng([seed, 1]).integers(0, 3, sum(lengths))
+    return some(*lengths, seed=seed, env_id=env_id, actions=actions)
+
+
 def numbered(*lengths):
     """Episodes whose actions tell which of all steps a step is: (n + 0.5) / N, and 0."""
     total = sum(lengths)
@@ -81,6 +88,7 @@ def make_run(episodes, **options) -> Run:
     """A run whose parameters nobody trained."""
     config = OfflineRLConfig.of(**SIZES | {"env": "none"} | options)
     data_spec = describe(episodes, config)
+    data_spec.check()
     return Run(TASK, config, data_spec, moved(TASK.model(config, data_spec), 0.3), episodes)
 
 
@@ -200,11 +208,31 @@ def test_the_loss_is_of_real_steps():
     other = {name: values.copy() for name, values in batch.items()}
     other["x"][~batch["mask"]] = np.nan
     other["actions"][~batch["mask"]] = 7.0
+    loss_fn = functools.partial(decision_loss, run.data_spec.action_space)
     for own in (batch, other):
-        loss, metrics = nnx.jit(decision_loss)(run.model, own, None)
+        loss, metrics = nnx.jit(loss_fn)(run.model, own, None)
         np.testing.assert_allclose(loss, total / count, rtol=1e-5)
         np.testing.assert_allclose(metrics["loss"], (total, count), rtol=1e-5)
-    np.testing.assert_allclose(evaluate.action_error(run.model, batches), total / count, rtol=1e-5)
+    (metric,) = evaluate.action_metrics(run, batches).items()
+    assert metric == ("mse", pytest.approx(total / count, rel=1e-5))
+
+
+def test_the_loss_of_discrete_actions_is_the_cross_entropy():
+    run = make_run(choices(4, 7, 9, 12), context=5, batch_size=8)
+    assert (run.data_spec.num_actions, run.data_spec.action_low) == (3, ())
+    batches = WindowBatches(run.data, run.data_spec, run.config, seed=None)
+    losses, hits = [], []
+    for step in range(len(batches)):
+        batch = batches.batch(step)
+        mask = batch["mask"] & (batch["weight"] > 0)[:, None]
+        logits = call(run.model, batch["x"], mask=batch["mask"])[mask].astype(np.float64)
+        actions = batch["actions"][mask][:, 0].astype(int)
+        p = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+        losses += [*-np.log(p[np.arange(len(p)), actions])]
+        hits += [*(p.argmax(axis=1) == actions)]
+    assert len(losses) == 32
+    expected = {"cross_entropy": np.mean(losses), "accuracy": np.mean(hits)}
+    assert evaluate.action_metrics(run, batches) == pytest.approx(expected, rel=1e-5)
 
 
 # -- what a run remembers ----------------------------------------------------------------------
@@ -344,7 +372,8 @@ def replay(agent, plans, steps, junk=0):
                 xs, answers = found[row].setdefault(begun, ([], []))
                 xs.append(x[row].copy())
                 answers.append(told[row].copy())
-                done[row] = agent._data_spec.scaled_actions(plans[row][begun].actions[n])
+                taken = agent._data_spec.scaled_actions(plans[row][begun].actions[n : n + 1])
+                done[row] = agent._data_spec.action_space.to_vectors(taken)[0]
         return done
 
     agent.memory.step = decide
@@ -368,9 +397,9 @@ def replay(agent, plans, steps, junk=0):
     ]  # fmt: skip
 
 
-def alike(*lengths, seed=0):
+def alike(*lengths, seed=0, make=some):
     """Episodes of these lengths that all have one return, which an agent can be asked for."""
-    episodes = some(*lengths, seed=seed)
+    episodes = make(*lengths, seed=seed)
     rewards = episodes.rewards.astype(np.float64)
     for start, stop in zip(episodes.starts, episodes.starts[1:], strict=False):
         rewards[start:stop] += (1.5 - rewards[start:stop].sum()) / (stop - start)
@@ -415,10 +444,13 @@ ACTS = ["window", "stream", "restart"]
 
 
 @pytest.mark.parametrize("act", ACTS)
-@pytest.mark.parametrize("clock", ["episode", pytest.param("context", marks=slow)])
-def test_an_agent_sees_what_the_windows_hold_and_answers_as_the_model(act, clock):
+@pytest.mark.parametrize(
+    ("clock", "make"),
+    [("episode", some), ("episode", choices), pytest.param("context", some, marks=slow)],
+)
+def test_an_agent_sees_what_the_windows_hold_and_answers_as_the_model(act, clock, make):
     """Rows that begin at different times, several episodes a row, idle steps between."""
-    episodes = alike(13, 30, 7, 1, 22)
+    episodes = alike(13, 30, 7, 1, 22, make=make)
     # Learned times of a window alone cannot stream, see make_stream_memory.
     position = "sinusoidal" if (act, clock) == ("stream", "context") else "learned"
     run = make_run(episodes, context=6, clock=clock, act=act, max_length=32, position=position)
@@ -432,6 +464,30 @@ def test_an_agent_sees_what_the_windows_hold_and_answers_as_the_model(act, clock
             want = scale_episodes(plan[begun], run.data_spec).x
             np.testing.assert_allclose(x, want, rtol=1e-5, atol=1e-5)
             np.testing.assert_allclose(told, expected(run, want, act), atol=1e-5)
+
+
+def test_discrete_actions_are_sampled_by_the_seed_of_the_episode():
+    run = make_run(choices(5, 6, 7), sample_actions=True, context=4)
+    logits = np.log(np.float32([0.2, 0.3, 0.5]))
+    seen, rewards = np.zeros((2, SEEN), np.float32), np.zeros(2, np.float32)
+    taken = []
+    for rows in ([0, 1], [1, 0]):
+        agent = make_agent(run, 2, 7)
+        agent.memory.step = lambda x, begins: np.tile(logits, (2, 1))
+        assert isinstance(agent, control.SamplingAgent)
+        agent.begin(rows, [7, 8])
+        steps = [agent.act(seen, rewards, np.full(2, not n)) for n in range(2000)]
+        taken.append(np.array(steps)[:, rows])
+    np.testing.assert_array_equal(taken[0], taken[1])
+    assert (taken[0][:, 0] != taken[0][:, 1]).any() and taken[0].dtype == np.int64
+    np.testing.assert_allclose(np.bincount(taken[0].ravel()) / 4000, np.exp(logits), atol=0.03)
+    greedy = make_agent(run, 2, 7, sample_actions=False)
+    greedy.memory.step = lambda x, begins: np.stack([logits, np.full(3, np.nan)])
+    assert greedy.act(seen, rewards, np.ones(2, bool)).tolist() == [2, -1]
+    with pytest.raises(
+        OptionError, match=r"sample_actions needs discrete actions, but .* of 1 num"
+    ):
+        TASK.load(OfflineRLConfig.of(sample_actions=True))
 
 
 @pytest.mark.parametrize(
@@ -693,13 +749,45 @@ def test_behavior_cloning_learns_the_actions():
     data_spec = describe(episodes, OfflineRLConfig.of())
     policy = train_policy(episodes, data_spec, 150, seed=0)
     scaled = data_spec.scaled_observations(episodes.observations)
-    told = np.asarray(predict_policy_actions(policy, scaled))
+    told = np.asarray(predict_policy_outputs(policy, scaled))
     assert np.mean((told - actions) ** 2) < 0.02 * actions.var()
     agent = PolicyAgent(policy, data_spec)
     done = agent.act(episodes.observations[:5], np.zeros(5), np.zeros(5, bool))
     assert_close(done, data_spec.actions(told[:5]), "float32")
     again = train_policy(episodes, data_spec, 150, seed=0)
     assert_same_bits(nnx.state(again), nnx.state(policy))
+
+
+def test_behavior_cloning_learns_discrete_actions():
+    episodes = some(*[50] * 6)
+    weights = np.random.default_rng(0).normal(size=(SEEN, 3))
+    actions = ((episodes.observations - 5) @ weights).argmax(axis=1)
+    episodes = some(*[50] * 6, actions=actions)
+    data_spec = describe(episodes, OfflineRLConfig.of())
+    policy = train_policy(episodes, data_spec, 150, seed=0)
+    done = PolicyAgent(policy, data_spec).act(episodes.observations, np.zeros(300), np.zeros(300))
+    assert done.dtype == np.int64 and np.mean(done == actions) > 0.95
+
+
+def test_baselines_of_discrete_actions():
+    """The most frequent action, and the largest output of a ridge on one-hot vectors."""
+    run = make_run(choices(*[10] * 20), behavior_cloning_steps=1)
+    parts = split_data(run.data, run.config.data)
+    batches = WindowBatches(parts.test, run.data_spec, run.config, seed=None)
+    values = evaluate.baseline_values(run, batches)
+    train, test = parts.train.actions, parts.test.actions
+    assert values["constant_accuracy"] == np.mean(test == np.bincount(train).argmax())
+    x, y = (
+        np.insert(run.data_spec.scaled_observations(part.observations), SEEN, 1, axis=1)
+        for part in (parts.train, parts.test)
+    )
+    x64 = np.concatenate([x, np.eye(4)]).astype(np.float64)
+    target = np.concatenate([np.eye(3)[train], np.zeros((4, 3))])
+    guesses = (y @ np.linalg.lstsq(x64, target, rcond=None)[0]).argmax(axis=1)
+    assert values["ridge_accuracy"] == np.mean(guesses == test)
+    assert 0 <= values["behavior_cloning_accuracy"] <= 1 and "ridge_mse" not in values
+    report, _ = evaluate.test_values(run, batches)
+    assert {"test_accuracy", "test_cross_entropy"} <= report.keys() and "test_mse" not in report
 
 
 def test_baselines_are_those_of_the_training_episodes(monkeypatch):
@@ -822,7 +910,13 @@ def test_other_episodes_are_tested_on(tmp_path, capsys):
         TASK.test_batches(run, others)
     wrong = data.pendulum().take([0])
     write_episodes(others, wrong)
-    with pytest.raises(OptionError, match=r"expected observations and actions of \(3, 2\) numbers"):
+    with pytest.raises(OptionError, match="expected observations of 3 and actions of 2 numbers in"):
+        TASK.test_batches(run, others)
+    run = make_run(choices(8, 8, 8))
+    write_episodes(others, some(8, actions=np.ones(8, int)))  # fewer actions than in training
+    assert TASK.test_batches(run, others).episodes.num_actions == 2
+    write_episodes(others, some(8, actions=np.full(8, 3)))
+    with pytest.raises(OptionError, match=r"and 3 discrete actions in .* and 4 discrete actions"):
         TASK.test_batches(run, others)
 
 
@@ -832,7 +926,26 @@ def test_an_environment_that_does_not_fit_is_not_played(capsys):
     run = make_run(episodes, env="", play_episodes=2)
     assert evaluate.make_run_environments(run.data_spec, run.config) is None
     said = one_line(capsys.readouterr().err)
-    assert "because expected actions of 2 numbers, as in drawn, got 1 in Pendulum-v1" in said
+    assert (
+        "because expected actions of 2 numbers, as in drawn, got actions of 1 number in Pendulum-v1"
+        in said
+    )
+    run = make_run(choices(8, 8, 8, env_id="CartPole-v1"), env="", play_episodes=2)
+    assert evaluate.make_run_environments(run.data_spec, run.config) is None
+    said = one_line(capsys.readouterr().err)
+    assert "observations of 3 numbers, got 4 in CartPole-v1" in said
+    seen = np.zeros((24, 4))
+    for actions, message in (
+        (np.arange(24) % 3, "expected 3 discrete actions, as in drawn, got 2 discrete actions in"),
+        (np.zeros((24, 1)), "expected actions of 1 number, as in drawn, got 2 discrete actions in"),
+    ):
+        episodes = dataclasses.replace(choices(8, 8, 8), observations=seen, actions=actions,
+                                       num_actions=None)  # fmt: skip
+        with pytest.raises(OptionError, match=message):
+            evaluate.check_environment(episodes, "CartPole-v1", run.config)
+    fewer = dataclasses.replace(choices(8, 8, 8), observations=seen, actions=np.zeros(24, int),
+                                num_actions=None)  # fmt: skip
+    evaluate.check_environment(fewer, "CartPole-v1", run.config)
     short = data.pendulum().take(range(4))
     short = Episodes("short", short.observations, short.actions, short.rewards,
                      np.arange(0, 801, 50), np.zeros(16, bool), "Pendulum-v1")  # fmt: skip
@@ -900,14 +1013,14 @@ def test_options_that_do_not_go_are_refused(capsys, tmp_path, args, message):
 
 def test_files_that_do_not_go_are_refused(capsys, tmp_path, file):
     said = refused(capsys, tmp_path, "--file", file(5, 5, 5), "--env", "Pendulum-v1")
-    assert "got 1 in Pendulum-v1" in said and "(--env" in said
+    assert "got actions of 1 number in Pendulum-v1" in said and "(--env" in said
     said = refused(capsys, tmp_path, "--file", file(5))
     assert "expected at least 3 episodes" in said and "(--file)" in said
     path = tmp_path / "discrete.npz"
-    np.savez(path, observations=np.zeros((3, 2)), actions=np.zeros((3, 1), int),
+    np.savez(path, observations=np.zeros((3, 2)), actions=np.zeros((3, 2), int),
              rewards=np.zeros(3), terminals=np.ones(3, bool))  # fmt: skip
     said = refused(capsys, tmp_path, "--file", str(path))
-    assert "discrete.npz" in said and "discrete actions are not supported" in said
+    assert "discrete.npz" in said and "(MultiDiscrete) are not supported" in said
     path.write_bytes(b"nothing")
     assert "discrete.npz" in refused(capsys, tmp_path, "--file", str(path))
     one, two = file(5, 5, 5), tmp_path / "two.npz"

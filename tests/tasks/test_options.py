@@ -8,7 +8,7 @@ import math
 import pytest
 from flax import nnx
 
-from flax_linattn import data, models, tasks
+from flax_linattn import data, models, storage, tasks
 from flax_linattn.tasks import files
 from flax_linattn.tasks.classify import ClassifyConfig, ClassifySpec
 from flax_linattn.tasks.forecast import ForecastConfig, ForecastSpec
@@ -71,6 +71,13 @@ def test_files_of_absurd_size_are_not_parsed(tmp_path, monkeypatch):
     monkeypatch.setattr(files, "MAX_JSON_BYTES", 100)
     with pytest.raises(ValueError, match=r"config\.json takes [\d,]+ bytes, at most 100 are read"):
         read_config(tmp_path)
+
+
+def test_files_that_nobody_could_read_are_not_written(tmp_path, monkeypatch):
+    monkeypatch.setattr(storage, "_MAX_JSON_CONTAINERS", 1)
+    with pytest.raises(ValueError, match=r"config\.json would be too large to load: .* 1 lists"):
+        write_config(tmp_path, tasks.get_task("forecast"), ForecastConfig())
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_data_spec_of_a_later_format_is_refused(tmp_path):

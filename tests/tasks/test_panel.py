@@ -148,6 +148,7 @@ def test_what_a_run_remembers_of_each_series(run_dir, shops):
         ForecastSpec.from_json(damaged).check()
 
 
+@pytest.mark.slow
 def test_no_unit_changes_what_the_model_sees():
     panel = series_of(3)
     other = [dataclasses.replace(panel[0], values=1000 * panel[0].values - 7), *panel[1:]]

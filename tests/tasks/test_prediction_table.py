@@ -49,6 +49,7 @@ def test_json_and_lines_of_it(tmp_path):
     assert list(map(json.loads, lines)) == RECORDS
 
 
+@pytest.mark.slow
 def test_rows_are_written_part_by_part(tmp_path):
     """Thousands of series are not held as text."""
     columns = np.full(100_000, "a series", object), np.arange(100_000.0)

@@ -122,7 +122,7 @@ def test_a_refusal_names_the_flag(tmp_path, load, capsys):
     gaps = np.cumsum(np.random.default_rng(0).integers(1, 4000, ROWS)) * np.timedelta64(1, "s")
     path = written(tmp_path, load, np.datetime64("2024-01-01", "s") + gaps)
     message = fail(capsys, *args)
-    assert "expected rows at one distance in time" in message
+    assert "expected a constant step between rows" in message
     assert " --times irregular" in message and "--times," not in message
     assert message.endswith("with --id-column\n")
 

@@ -104,6 +104,7 @@ def test_evaluate_repeats_it(run_dir, capsys):
     ]
 
 
+@pytest.mark.slow
 def test_a_run_is_the_single_one_of_its_seed(tmp_path):
     five = {"steps": 5, "validate_every": 5}
     train_symbols(tmp_path / "many", runs=2, **five)
@@ -170,6 +171,7 @@ def test_streams_of_runs(run_dir, tmp_path, capsys):
     )
 
 
+@pytest.mark.slow
 def test_resume_goes_on_to_the_same_bits(run_dir, tmp_path, capsys):
     stopping = training_batches(partial(signal_at, step=4, signum=signal.SIGTERM), of_runs=[1])
     with stopping, pytest.raises(training.Interrupted):

@@ -141,8 +141,8 @@ CRAFTED = {
     "encrypted": (patched(8, b"\x01\x00", 6), "encrypted"),
     "an unknown compression": (patched(10, b"\x63\x00", 8), "compressed"),
     "a known compression": (compressed, "compressed"),
-    "an entry too few": (without_first, "its entries are not those"),
-    "an entry too many": (one_more, "its entries are not those"),
+    "an entry too few": (without_first, "its entries are not the entries"),
+    "an entry too many": (one_more, "its entries are not the entries"),
     "an entry twice": (twice, "arrays with distinct names"),
     "ten thousand entries": (many, "more than 10,000 entries"),
 }  # fmt: skip

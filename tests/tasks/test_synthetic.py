@@ -98,11 +98,11 @@ def test_the_loss_of_sequences_counts_what_is_asked():
     nats = np.log(np.exp(scores).sum(-1)) - np.take_along_axis(
         scores, batch["targets"][..., None], -1
     ).squeeze(-1)
-    np.testing.assert_allclose(loss, nats[batch["asked"]].mean(), rtol=1e-5)
+    np.testing.assert_allclose(loss, nats[batch["is_query"]].mean(), rtol=1e-5)
     hits = scores.argmax(-1) == batch["targets"]
     assert float(metrics["accuracy"][1]) == 15
-    assert float(metrics["accuracy"][0]) == hits[batch["asked"]].sum()
-    assert float(metrics["success"][0]) == (hits | ~batch["asked"]).all(1).sum()
+    assert float(metrics["accuracy"][0]) == hits[batch["is_query"]].sum()
+    assert float(metrics["success"][0]) == (hits | ~batch["is_query"]).all(1).sum()
     assert float(metrics["success"][1]) == 5
 
 
@@ -225,7 +225,7 @@ def test_what_a_stream_is_asked_is_what_sequences_ask(rules):
     batch = drawn.sample(np.random.default_rng(0), 50)
     whole = RecallQueries(options, drawn.num_tokens)
     for tokens, targets, asked in zip(
-        *(batch[n] for n in ("tokens", "targets", "asked")), strict=True
+        *(batch[n] for n in ("tokens", "targets", "is_query")), strict=True
     ):
         whole.reset()
         parts = RecallQueries(options, drawn.num_tokens)
@@ -240,6 +240,7 @@ def test_what_a_stream_is_asked_is_what_sequences_ask(rules):
         assert answers == expected
 
 
+@pytest.mark.slow
 def test_behind_what_is_asked_a_stream_asks_nothing():
     copying = RecallQueries(SyntheticData("copying", base=5, context=4), 6)
     assert [copying.answer(x) for x in (1, 2, 5, 1, 2, 5)] == [None, None, 1, 2, None, None]
@@ -258,7 +259,7 @@ def test_a_stream_counts_what_is_asked(tmp_path, capsys):
     batch = drawn.sample(np.random.default_rng(5), 3)
     lines = "\n\n".join("\n".join(map(str, row)) for row in batch["tokens"]).splitlines()
     guesses = call(run.model, batch["tokens"]).argmax(-1)
-    hits = ((guesses == batch["targets"]) & batch["asked"]).cumsum()
+    hits = ((guesses == batch["targets"]) & batch["is_query"]).cumsum()
     outputs = []
     for part in (lines[:6], lines[6:]):  # in the middle of a sequence's second half
         file = tmp_path / "part.txt"
@@ -267,9 +268,10 @@ def test_a_stream_counts_what_is_asked(tmp_path, capsys):
         outputs += [line.split(",") for line in told.splitlines()[1:]]
     assert [int(row[1]) for row in outputs] == guesses.ravel().tolist()
     assert [int(row[2]) for row in outputs] == hits.tolist()
-    assert [int(row[3]) for row in outputs] == batch["asked"].cumsum().tolist()
+    assert [int(row[3]) for row in outputs] == batch["is_query"].cumsum().tolist()
 
 
+@pytest.mark.slow
 def test_an_interruption_says_how_to_go_on(tmp_path, capsys, monkeypatch):
     """In Python and by the command, which then does."""
     batches = SyntheticTask.batches

@@ -112,7 +112,7 @@ def recorded(batches, path):
 def train(run_dir: Path, *, runs=None, epochs=3, model=None, train=None, validation=None,
           parallel=None, loss=loss_fn, optimizer=None, hyperparameters=None, monitor="loss",
           mode="min", validate=None, resume=False, trackers=(), profile_steps=0, seed=3,
-          opt_state=None, **config):  # fmt: skip
+          opt_state=None, tokens_per_example=None, **config):  # fmt: skip
     """Fits the problem; returns the model and the result.
 
     With ``runs`` there are as many seeds at once, and a list of models is returned. ``train`` may
@@ -132,7 +132,14 @@ def train(run_dir: Path, *, runs=None, epochs=3, model=None, train=None, validat
         splits = [Splits(own, validation) for own in batches]
     result = fit(
         model,
-        Objective(loss, OPTIMIZER if optimizer is None else optimizer, monitor, mode, validate),
+        Objective(
+            loss,
+            OPTIMIZER if optimizer is None else optimizer,
+            monitor,
+            mode,
+            validate,
+            tokens_per_example,
+        ),
         splits,
         config=FitConfig(epochs=epochs, seed=seed, **config),
         hyperparameters=hyperparameters,

@@ -12,6 +12,7 @@ import orbax.checkpoint as ocp
 import pytest
 from flax import nnx
 
+from flax_linattn import storage
 from flax_linattn.checkpoint.arrays import read_json, write_json
 from flax_linattn.training import (
     CorruptCheckpointError,
@@ -181,6 +182,34 @@ def test_a_command_parses_no_validation(finished, tmp_path, monkeypatch, best):
     for read in (checkpointer.read_progress, checkpointer.read_history):
         with pytest.raises(CorruptCheckpointError, match="holds no history"):
             read(path)
+
+
+def test_a_history_whose_values_fill_the_memory_is_refused(finished, tmp_path, monkeypatch):
+    """Its checksum is valid; each 3 bytes of its text would take 80 bytes."""
+    path = shutil.copytree(list_checkpoints(finished[0])[-1].path, tmp_path / "newest")
+    file = path / "progress.json"
+    values = read_json(file) | {"spare": [[]] * 2**20}
+    with monkeypatch.context() as patched:
+        patched.setattr(storage, "_MAX_JSON_CONTAINERS", 2**21)
+        write_json(file, values)
+    for read in (checkpointer.read_progress, checkpointer.read_history):
+        with pytest.raises(CorruptCheckpointError, match=r"progress\.json") as caught:
+            read(path)
+        assert "1,048,576 lists" in str(caught.value.__cause__)
+
+
+@pytest.mark.parametrize(
+    ("limit", "measure"),
+    [("MAX_JSON_BYTES", len), ("_MAX_JSON_CONTAINERS", lambda x: x.count(b"[") + x.count(b"{"))],
+)
+def test_a_history_that_nobody_could_read_is_not_written(run_dir, monkeypatch, limit, measure):
+    """The checkpoints before it stay."""
+    before = list_checkpoints(run_dir)
+    size = measure((before[-1].path / "progress.json").read_bytes())
+    monkeypatch.setattr(storage, limit, size)
+    with pytest.raises(OSError, match=r"progress\.json would be too .* validate less often"):
+        train(run_dir, resume=True, epochs=9)
+    assert list_checkpoints(run_dir) == before
 
 
 def test_reads_parameters_of_another_width(finished, capfd):

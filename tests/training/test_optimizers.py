@@ -17,6 +17,8 @@ from flax_linattn.training import (
     OptimizerOptions,
     lamb,
     make_optimizer,
+    make_schedule,
+    muon,
     pinball_loss,
     reciprocal_sqrt,
     smoothed_cross_entropy,
@@ -186,15 +188,21 @@ OPTIMIZERS = {
     "fused_lamb": lambda rate: lamb(
         rate, b2=0.95, weight_decay=0.1, max_weight_norm=None, always_adapt=False, eps=1e-7
     ),
+    "muon": lambda rate: muon(rate, b2=0.95, weight_decay=0.1),
+    "lion": lambda rate: optax.lion(rate, weight_decay=0.1, mask=weight_decay_mask),
 }
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_options_name_an_optimizer(name):
     """To the bit; its numbers may be in the state, and its gradients clipped."""
-    decay = {"weight_decay": 0.1} if name in ("adamw", "lamb", "fused_lamb") else {}
-    options = OptimizerOptions(name, 0.01, beta2=0.95, **decay)
-    params, steps = arrays(), [arrays(seed) for seed in (1, 2)]
+    options = OptimizerOptions(name, 0.01)
+    if name != "lion":
+        options = dataclasses.replace(options, beta2=0.95)
+    if name not in ("adam", "radam"):
+        options = dataclasses.replace(options, weight_decay=0.1)
+    params = arrays()
+    steps = [arrays(seed) for seed in (1, 2)]
     ours = trained(make_optimizer(options, 10, 10), params, steps)
     theirs = trained(OPTIMIZERS[name](0.01), params, steps)
     injected = trained(make_optimizer(options, 10, 10, inject_hyperparams=True), params, steps)
@@ -208,6 +216,24 @@ def test_options_name_an_optimizer(name):
     expected = trained(OPTIMIZERS[name](0.01), params, small)
     for key in params:
         np.testing.assert_allclose(clipped[key], expected[key], rtol=1e-4, atol=1e-6)
+
+
+def test_lion_is_algorithm_2_of_its_paper():
+    """Chen et al. (2023), float64; biases and positions do not decay."""
+    options = OptimizerOptions("lion", 0.01, schedule="linear_warmup", warmup=3, weight_decay=0.1)
+    params, steps = arrays(), [arrays(seed) for seed in range(1, 7)]
+    rate = make_schedule(options, 10, 10)
+    expected = {name: np.float64(x) for name, x in params.items()}
+    momentum = {name: np.zeros_like(x) for name, x in expected.items()}
+    for t, grads in enumerate(steps):
+        for name, g in grads.items():
+            w, m = expected[name], momentum[name]
+            direction = np.sign(0.9 * m + 0.1 * np.float64(g))
+            decay = 0.1 * w * (name in ("kernel", "still"))
+            expected[name] = w - float(rate(t)) * (direction + decay)
+            momentum[name] = 0.99 * m + 0.01 * np.float64(g)
+    for name, value in trained(make_optimizer(options, 10, 10), params, steps).items():
+        np.testing.assert_allclose(value, expected[name], rtol=0, atol=1e-6)
 
 
 def test_sgd_has_momentum_and_no_clipping():
@@ -248,7 +274,12 @@ def test_weight_decay_of_all_parameters():
         ({"schedule": "cosine", "lower_at": 3}, "lower_at=3 needs a constant learning rate"),
         ({"weight_decay": 0.1}, "adam has no weight decay, got weight_decay=0.1"),
         ({"momentum": 0.5}, "option of the optimizer sgd, but the optimizer is adam"),
-        ({"optimizer": "sgd", "beta2": 0.9}, "the optimizer sgd has no beta2"),
+        ({"optimizer": "sgd", "beta2": 0.9}, r"sgd has no second-moment estimate, got beta2=0.9"),
+        (
+            {"optimizer": "lion", "beta2": 0.9},
+            r"lion has no second-moment estimate, .*set beta2=0.999",
+        ),
+        ({"optimizer": "muon", "momentum": 0.5}, "but the optimizer is muon"),
     ],
 )
 def test_options_that_do_not_fit_are_refused(options, message):

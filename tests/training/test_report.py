@@ -41,7 +41,7 @@ def test_a_line_for_each_epoch_without_a_bar(shown, terminal, monkeypatch, capfd
     monkeypatch.setattr(Console, "is_terminal", terminal)
     with ProgressDisplay(shown, 3, 15, 0) as display:
         display.step(6, 2)
-        display.metrics({"loss": 1.0}, 10.0)
+        display.metrics({"loss": 1.0}, {"examples_per_second": 10.0})
         display.validation(LINE)
     assert capfd.readouterr() == (
         "",
@@ -55,13 +55,28 @@ def test_a_bar_on_a_terminal(monkeypatch, capfd):
     monkeypatch.setenv("COLUMNS", "100")
     with ProgressDisplay(True, 3, 15, 5) as display:
         display.step(6, 2)
-        display.metrics({"loss": 0.25, "accuracy": 0.5, "other": 3.0}, 10.0)
+        means = {"loss": 0.25, "accuracy": 0.5, "other": 3.0}
+        display.metrics(means, {"examples_per_second": 10.0})
         display.validation(LINE)
     out, err = capfd.readouterr()
     assert out == ""
     for part in ("epoch 2/3", "6/15", "loss 0.25  accuracy 0.5  10 examples/s", "best"):
         assert part in err
     assert "other" not in err
+
+
+def test_tokens_and_time_left(capfd):
+    """Only where the objective says how many tokens an example has."""
+    speed = {"tokens_per_second": 12345.4, "model_flops_utilization": 0.234}
+    with ProgressDisplay("lines", 3, 15, 0, counts_tokens=True) as display:
+        display.validation(LINE | speed, seconds_left=3723.4)
+        display.validation(LINE | {"step": 15, "tokens_per_second": 9.0})
+    with ProgressDisplay("lines", 3, 15, 0) as display:
+        display.validation(LINE | speed, seconds_left=3723.4)
+    first, last, _, others = capfd.readouterr().err.splitlines()
+    assert "  12,345 tokens/s  MFU 23 %  1:02:03 left  best" in first
+    assert last.startswith("epoch 2/3  step 15") and last.endswith("  9 tokens/s  best")
+    assert others.endswith("  1234 examples/s  best")
 
 
 class Terminal(io.StringIO):

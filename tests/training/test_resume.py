@@ -32,6 +32,7 @@ def uninterrupted(tmp_path_factory, runs):
     return fingerprint(run_dir), bits(model)
 
 
+@pytest.mark.slow
 def test_interrupted_after_every_step(tmp_path, runs, uninterrupted):
     steps = 3 * STEPS_PER_EPOCH
     for step in range(steps):

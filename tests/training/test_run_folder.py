@@ -229,6 +229,7 @@ def _full(run_dir: Path, epochs: int = 3, **options) -> OSError:
     return caught.value
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path, capfd):
     """And once there is room, the run goes on to the end that it would have had."""
     train(tmp_path / "whole", epochs=2, model=Net(width=8192))

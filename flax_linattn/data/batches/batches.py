@@ -54,7 +54,7 @@ class ExampleBatches(abc.ABC):
 
         Args:
             step: Training step, of epoch ``step // len(self)``.
-            rows: Examples of the batch to load, out of B, such as those of one process.
+            rows: Examples of the batch to load, out of B, such as the examples of one process.
 
         Returns:
             Every array's rows ``[B, ...]`` and ``"weight"``, float32 ``[B]``.

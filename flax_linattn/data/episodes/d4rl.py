@@ -13,24 +13,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flax_linattn.checks import OptionError, itemize
+from flax_linattn.data.episodes.episodes import MAX_DISCRETE_ACTIONS as MAX
 from flax_linattn.data.episodes.episodes import Episodes, environment_name, refuse_images
 from flax_linattn.data.episodes.hdf5_file import EXPANSION, Hdf5File, import_h5py
-from flax_linattn.data.episodes.statistics import about_cut_short, about_left_out
+from flax_linattn.data.episodes.statistics import about_choices, about_cut_short, about_left_out
 from flax_linattn.data.errors import DataFormatError, printed
 from flax_linattn.data.files.arrays import read_arrays
 from flax_linattn.data.files.text_files import check_is_file
 from flax_linattn.storage import atomic_write
 
 REQUIRED = ("observations", "actions", "rewards", "terminals")
-KEYS = (*REQUIRED, "timeouts", "next_observations")
+KEYS = (*REQUIRED, "timeouts", "num_actions", "next_observations")
 
 
 def read_d4rl(path: str | Path, *, keep_unfinished: bool = False) -> Episodes:
     """Reads the steps of an HDF5 or ``.npz`` file and finds its episodes.
 
-    D4RL's keys: ``observations`` [N, S], ``actions`` [N, A], continuous, ``rewards`` [N],
-    ``terminals`` [N] and ``timeouts`` [N], True at the last step of an episode that ended in a
-    terminal state, or was truncated by a time limit. Without ``timeouts``, an episode is truncated
+    D4RL's keys: ``observations`` [N, S], ``actions`` [N, A], ``rewards`` [N], ``terminals`` [N] and
+    ``timeouts`` [N], True at the last step of an episode that ended in a terminal state, or was
+    truncated by a time limit. Discrete actions are integers [N] from 0; ``num_actions`` is their
+    number, by default one more than the largest. Without ``timeouts``, an episode is truncated
     where ``next_observations`` is not the observation of the next row. ``env_id`` is an attribute
     of an HDF5 file, or a string in an ``.npz`` file, which is read without h5py. Other keys are
     ignored. Nothing is unpickled.
@@ -113,6 +115,7 @@ def _to_episodes(
             f"{list(arrays['observations'].shape)}; save the array in this shape"
         )
     steps = len(arrays["observations"])
+    num_actions = _num_actions(path, arrays.get("num_actions"))
     rewards = _column(arrays["rewards"])
     terminals = _flags(path, "terminals", arrays["terminals"], steps)
     ends = terminals | _limits(path, arrays, terminals, steps)
@@ -134,6 +137,7 @@ def _to_episodes(
     if "timeouts" not in arrays and "next_observations" not in arrays:
         notes.append("no timeouts: only terminal states end episodes")
     notes += about_cut_short(np.diff(stops, prepend=0), terminals[stops - 1])
+    notes += about_choices(arrays["actions"][:used])
     return Episodes(
         str(path),
         arrays["observations"][:used],
@@ -143,7 +147,20 @@ def _to_episodes(
         terminals[stops - 1],
         env_id,
         tuple(notes),
+        num_actions,
     )
+
+
+def _num_actions(path: Path, array: NDArray | None) -> int | None:
+    """Returns the number of discrete actions that a file states, if any."""
+    if array is None:
+        return None
+    if array.dtype.kind not in "iu" or array.size != 1 or not 1 <= array.item() <= MAX:
+        raise DataFormatError(
+            f"{path}:num_actions: expected one integer from 1 to {MAX:,}, got {array.dtype} "
+            f"{list(array.shape)}; correct it, or remove it"
+        )
+    return int(array.item())
 
 
 def _limits(
@@ -177,7 +194,7 @@ def _flags(path: Path, key: str, array: NDArray, steps: int) -> NDArray[np.bool_
     if values.shape != (steps,):
         raise _differ(path, key, values, steps)
     if values.dtype == np.bool_:
-        return values.view(np.uint8) != 0  # a damaged file may hold bytes beside 0 and 1
+        return values.view(np.uint8) != 0  # a damaged file may hold bytes other than 0 and 1
     if values.dtype.kind not in "iuf":
         raise DataFormatError(
             f"{path}:{key}: expected Booleans, one per step, got {values.dtype}; save "
@@ -207,8 +224,9 @@ def write_episodes(
 ) -> None:
     """Writes episodes to a file, from which ``load_episodes`` reads the same bits.
 
-    The file has ``observations``, ``actions``, ``rewards``, ``terminals`` and ``timeouts``,
-    compressed by gzip. An existing file is replaced when the new one is complete.
+    The file has ``observations``, ``actions``, ``rewards``, ``terminals``, ``timeouts`` and, for
+    discrete actions, ``num_actions``, compressed by gzip. An existing file is replaced when the new
+    one is complete.
 
     Args:
         path: Output file: ``.hdf5`` or ``.h5``, with ``env_id`` and ``about`` as attributes; or
@@ -254,6 +272,8 @@ def write_episodes(
         "terminals": terminals,
         "timeouts": timeouts,
     }
+    if episodes.num_actions is not None:
+        arrays["num_actions"] = np.array([episodes.num_actions])
     texts = {} if episodes.env_id is None else {"env_id": episodes.env_id}
     content = io.BytesIO()
     if path.suffix == ".npz":

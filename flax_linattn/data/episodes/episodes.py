@@ -10,22 +10,62 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from flax_linattn.checks import MAX_SEED, OptionError, check_integers, quote
+from flax_linattn.checks import MAX_SEED, OptionError, check_integers, format_count, quote
 from flax_linattn.data.errors import DataFormatError
 
 MAX_FLOAT32 = float(np.finfo(np.float32).max)
 """Maximum magnitude of a float32 number."""
 
 
-def refuse_discrete(place: str, actions: NDArray, shape: str = "[N, A]") -> None:
-    """Raises an error for discrete actions, integers or booleans; ``place`` is ``file:key``."""
-    if actions.dtype.kind in "biu":
+MAX_DISCRETE_ACTIONS = 2**12
+"""Maximum number of discrete actions; larger integers are probably magnitudes."""
+
+
+def to_actions(
+    place: str, actions: ArrayLike, num_actions: int | None = None
+) -> NDArray[np.float32] | NDArray[np.int32]:
+    """Converts continuous actions to float32 [N, A], and discrete ones, integers, to int32 [N].
+
+    Args:
+        place: ``file:key`` for errors, which name the row, too.
+        actions: Floating-point numbers [N, A], or integers [N] or [N, 1].
+        num_actions: Number of discrete actions. Default: no limit but ``MAX_DISCRETE_ACTIONS``.
+    """
+    array = np.asarray(actions)
+    if array.dtype.kind not in "iu":
+        if array.dtype.kind == "b" or num_actions is not None:
+            raise DataFormatError(
+                f"{place}: expected discrete actions as integers [N], got {array.dtype} "
+                f"{list(array.shape)}; save them as int32."
+            )
+        return to_float32(place, array, 2)
+    magnitudes = "If the integers are magnitudes and not choices, save them as float32 [N, A]."
+    choices = array[:, 0] if array.ndim == 2 and array.shape[1] == 1 else array
+    if choices.ndim != 1 or not choices.size:
         raise DataFormatError(
-            f"{place}: expected continuous actions {shape} as floating-point numbers, "
-            f"got {actions.dtype} {list(actions.shape)}; discrete actions are not "
-            "supported. If the integers are magnitudes and not choices, save them as "
-            "float32."
+            f"{place}: expected discrete actions [N], one integer per step, got {array.dtype} "
+            f"{list(array.shape)}; several choices per step (MultiDiscrete) are not supported. If "
+            f"the rows are one-hot, save actions.argmax(axis=1). {magnitudes}"
         )
+    limit = MAX_DISCRETE_ACTIONS if num_actions is None else num_actions
+    if (wrong := np.flatnonzero((choices < 0) | (choices >= limit))).size:
+        raise DataFormatError(
+            f"{place}[{wrong[0]}]: expected a discrete action from 0 to {limit - 1:,}, got "
+            f"{choices[wrong[0]]}; drop the episode, or correct it. {magnitudes}"
+        )
+    return np.ascontiguousarray(choices, np.int32)
+
+
+def actions_as_text(action_dim: int, num_actions: int | None) -> str:
+    """Describes the actions of an environment in messages.
+
+    Example:
+        >>> actions_as_text(3, None), actions_as_text(1, 2)
+        ('actions of 3 numbers', '2 discrete actions')
+    """
+    if num_actions is None:
+        return f"actions of {format_count(action_dim, 'number')}"
+    return format_count(num_actions, "discrete action")
 
 
 def refuse_images(place: str, observations: NDArray, shape: str = "[N, S]") -> None:
@@ -74,15 +114,16 @@ def environment_name(value: object) -> str | None:
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Episodes:
-    """Episodes of continuous control, concatenated.
+    """Episodes of an environment with continuous or discrete actions, concatenated.
 
     There are N steps of E episodes, with S numbers in an observation and A numbers in an action.
-    Other dtypes are converted to float32 if the values are in its range.
+    Other dtypes are converted to float32 if the values are in its range, except actions of an
+    integer dtype, which are discrete.
 
     Args:
         name: Name of the source, for messages.
         observations: Observation before each action, float32 [N, S].
-        actions: Actions, float32 [N, A].
+        actions: Continuous actions, float32 [N, A], or discrete ones from 0, int32 [N].
         rewards: Reward of each action, float32 [N].
         starts: First step of each episode, int64 [E + 1]: episode e holds the steps from
             ``starts[e]`` to ``starts[e + 1] - 1``. The first is 0, the last is N.
@@ -92,6 +133,8 @@ class Episodes:
         notes: Warnings about the source, such as excluded steps, one line each. They describe the
             source as it was read, also after a selection, and are neither part of the checksum nor
             written to files.
+        num_actions: Number of discrete actions; None if actions are continuous. Default: one more
+            than the largest integer in ``actions``.
 
     Raises:
         ValueError: If the arrays do not fit each other, an episode is empty, or a number is not
@@ -108,16 +151,21 @@ class Episodes:
         ([3.0, 4.0], [3.0, 2.0, 4.0])
         >>> episodes
         Episodes('toy', num_episodes=2, num_steps=3, observation_dim=2, action_dim=1, env_id=None)
+        >>> choices = Episodes("toy", np.zeros((3, 2)), np.array([0, 2, 1]), rewards,
+        ...                    np.array([0, 3]), np.array([True]))
+        >>> choices.num_actions, choices.action_dim
+        (3, 1)
     """
 
     name: str
     observations: NDArray[np.float32]
-    actions: NDArray[np.float32]
+    actions: NDArray[np.float32] | NDArray[np.int32]
     rewards: NDArray[np.float32]
     starts: NDArray[np.int64]
     terminated: NDArray[np.bool_]
     env_id: str | None = None
     notes: tuple[str, ...] = ()
+    num_actions: int | None = None
 
     def __post_init__(self) -> None:
         if self.env_id is not None and environment_name(self.env_id) is None:
@@ -130,10 +178,13 @@ class Episodes:
             raise TypeError(
                 f"{self.name}: expected notes as a tuple of strings, got {quote(notes)}."
             )
-        refuse_discrete(f"{self.name}:actions", np.asarray(self.actions))
+        check_integers(1, MAX_DISCRETE_ACTIONS, num_actions=self.num_actions)
         refuse_images(f"{self.name}:observations", np.asarray(self.observations))
-        for what, ndim in (("observations", 2), ("actions", 2), ("rewards", 1)):
+        for what, ndim in (("observations", 2), ("rewards", 1)):
             self._set(what, to_float32(f"{self.name}:{what}", getattr(self, what), ndim))
+        self._set("actions", to_actions(f"{self.name}:actions", self.actions, self.num_actions))
+        if self.num_actions is None and self.actions.dtype == np.int32:
+            self._set("num_actions", int(self.actions.max()) + 1)
         for what in ("actions", "rewards"):
             if (length := len(getattr(self, what))) != self.num_steps:
                 raise DataFormatError(
@@ -151,13 +202,14 @@ class Episodes:
         self._check_returns()
 
     def __repr__(self) -> str:
+        name = "action_dim" if self.num_actions is None else "num_actions"
         return (
             f"Episodes({self.name!r}, num_episodes={self.num_episodes}, num_steps={self.num_steps}"
-            f", observation_dim={self.observation_dim}, action_dim={self.action_dim}, "
+            f", observation_dim={self.observation_dim}, {name}={getattr(self, name)}, "
             f"env_id={self.env_id!r})"
         )
 
-    def _set(self, field: str, value: NDArray) -> None:
+    def _set(self, field: str, value: NDArray | int) -> None:
         object.__setattr__(self, field, value)  # the only way in a frozen class
 
     def _checked_starts(self) -> NDArray[np.int64]:
@@ -207,8 +259,8 @@ class Episodes:
 
     @property
     def action_dim(self) -> int:
-        """Size of an action, A numbers."""
-        return int(self.actions.shape[1])
+        """Size of an action, A numbers; 1 for discrete actions."""
+        return 1 if self.num_actions is not None else int(self.actions.shape[1])
 
     @property
     def lengths(self) -> NDArray[np.int64]:
@@ -305,7 +357,8 @@ class Episodes:
             '9cff6c48aca80180'
         """
         digest = hashlib.sha256()
-        for field, dtype in _ARRAYS.items():
+        discrete = {} if self.num_actions is None else {"actions": "<i4"}
+        for field, dtype in (_ARRAYS | discrete).items():
             array = getattr(self, field)
             digest.update(f"{field} {dtype} {list(array.shape)}\n".encode())
             digest.update(np.ascontiguousarray(array, dtype).tobytes())
@@ -325,7 +378,7 @@ _ARRAYS = {
 def join_episodes(parts: Sequence[Episodes]) -> Episodes:
     """Joins the episodes of several sources: medium and expert give medium-expert.
 
-    Duplicate notes are removed.
+    Duplicate notes are removed. The number of discrete actions is the maximum over the parts.
 
     Args:
         parts: One or more sets of episodes of the same environment.
@@ -347,13 +400,18 @@ def join_episodes(parts: Sequence[Episodes]) -> Episodes:
     if len(parts) == 1:
         return first
     for other in parts[1:]:
-        for what in ("observation", "action"):
-            mine, its = (getattr(part, f"{what}_dim") for part in (first, other))
-            if mine != its:
-                raise ValueError(
-                    f"{other.name}: expected {what}s of {mine} numbers, as {first.name} has, got "
-                    f"{its}; join only data of one environment."
-                )
+        if other.observation_dim != first.observation_dim:
+            raise ValueError(
+                f"{other.name}: expected observations of {first.observation_dim} numbers, as "
+                f"{first.name} has, got {other.observation_dim}; join only data of one environment."
+            )
+        sizes = [(part.num_actions is None, part.action_dim) for part in (first, other)]
+        if sizes[0] != sizes[1]:
+            mine, its = (actions_as_text(p.action_dim, p.num_actions) for p in (first, other))
+            raise ValueError(
+                f"{other.name}: expected {mine}, as {first.name} has, got {its}; join only data of "
+                "one environment."
+            )
     named = [part for part in parts if part.env_id is not None]
     for other in named[1:]:
         if other.env_id != named[0].env_id:
@@ -372,6 +430,7 @@ def join_episodes(parts: Sequence[Episodes]) -> Episodes:
         np.concatenate([part.terminated for part in parts]),
         named[0].env_id if named else None,
         tuple(dict.fromkeys(itertools.chain.from_iterable(part.notes for part in parts))),
+        None if first.num_actions is None else max(part.num_actions or 0 for part in parts),
     )
 
 

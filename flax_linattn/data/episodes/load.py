@@ -90,7 +90,7 @@ def _format(path: Path) -> str:
             raise DataFormatError(
                 f"{expected}, got CSV, which is not supported; save its columns as arrays "
                 "with numpy.savez, one row per step, under D4RL's names: observations [N, S], "
-                "actions [N, A], rewards [N], terminals [N], and timeouts [N]"
+                "actions [N, A] or integers [N], rewards [N], terminals [N], and timeouts [N]"
             )
         raise DataFormatError(
             f"{expected}, got another kind of file, or a damaged one ({start!r}); check that this "

@@ -12,14 +12,15 @@ from numpy.typing import NDArray
 
 from flax_linattn.checks import itemize, quote
 from flax_linattn.data.episodes.episodes import (
+    MAX_DISCRETE_ACTIONS,
     Episodes,
     environment_name,
-    refuse_discrete,
     refuse_images,
+    to_actions,
     to_float32,
 )
 from flax_linattn.data.episodes.hdf5_file import Hdf5File
-from flax_linattn.data.episodes.statistics import about_cut_short, about_left_out
+from flax_linattn.data.episodes.statistics import about_choices, about_cut_short, about_left_out
 from flax_linattn.data.errors import DataFormatError, printed
 
 MAIN = "main_data.hdf5"
@@ -35,9 +36,11 @@ _LONGEST_METADATA = 2**24
 def read_minari(path: str | Path, *, keep_unfinished: bool = False) -> Episodes:
     """Reads a Minari data set, with episodes in the order of their numbers.
 
-    ``data/main_data.hdf5`` has a group for each episode, with ``observations`` [T + 1, S], of which
-    the last, after the last action, is excluded, ``actions`` [T, A], continuous, ``rewards`` [T],
-    ``terminations`` [T] and ``truncations`` [T]. ``data/metadata.json`` names the environment.
+    ``data/main_data.hdf5`` has a group for each episode, with ``observations`` [T + 1, S],
+    ``actions`` ([T, A], or integers [T] if discrete), ``rewards`` [T], ``terminations`` [T] and
+    ``truncations`` [T]. The last observation, after the last action, is excluded.
+    ``data/metadata.json`` has
+    the environment and the number of discrete actions.
 
     Source: O. G. Younis et al., "Minari: a dataset API for offline reinforcement learning", 2024.
 
@@ -50,7 +53,7 @@ def read_minari(path: str | Path, *, keep_unfinished: bool = False) -> Episodes:
         FileNotFoundError: If the folder or file does not exist.
         ValueError: If h5py is not installed.
         DataFormatError: If ``path`` is not a Minari data set or is damaged, observations consist of
-            several arrays, or actions are discrete.
+            several arrays, or the actions of a step are several integers.
 
     Example:
         >>> import tempfile, h5py
@@ -83,29 +86,36 @@ def read_minari(path: str | Path, *, keep_unfinished: bool = False) -> Episodes:
             f"{len(groups)}; pass keep_unfinished=True to use them",
             "keep_unfinished",
         )
-    parts = [_finite(main, part) for part in parts]
+    env_id, num_actions = _metadata(main.with_name("metadata.json"))
+    parts = [_finite(main, part, num_actions) for part in parts]
     first = parts[0]
     for part in parts:
         for key in ("observations", "actions"):
-            mine, its = (getattr(own, key).shape[1] for own in (first, part))
+            mine, its = (_width(getattr(own, key)) for own in (first, part))
             if mine != its:
                 raise DataFormatError(
-                    f"{main}:{part.group}/{key}: expected {mine} numbers, as in {first.group}, "
-                    f"got {its}; the episodes come from different environments: split the data "
+                    f"{main}:{part.group}/{key}: expected {mine}, as in {first.group}, got "
+                    f"{its}; the episodes come from different environments: split the data "
                     "set"
                 )
     left_out, where = len(episodes) - len(parts), "that neither terminated nor was truncated"
     lengths = np.array([len(part.rewards) for part in parts])
     terminated = np.array([bool(part.terminated) for part in parts])
+    actions = np.concatenate([part.actions for part in parts])
     return Episodes(
         str(path),
         np.concatenate([part.observations for part in parts]),
-        np.concatenate([part.actions for part in parts]),
+        actions,
         np.concatenate([part.rewards for part in parts]),
         np.concatenate([[0], np.cumsum(lengths)]),
         terminated,
-        _env_id(main.with_name("metadata.json")),
-        (*about_left_out(left_out, "episode", where), *about_cut_short(lengths, terminated)),
+        env_id,
+        (
+            *about_left_out(left_out, "episode", where),
+            *about_cut_short(lengths, terminated),
+            *about_choices(actions),
+        ),
+        num_actions,
     )
 
 
@@ -141,13 +151,14 @@ def _episode(file: Hdf5File, group: str) -> _Part:
             f"without {itemize(missing)}; fetch the data set again"
         )
     arrays = {key: file.read(f"{group}/{key}") for key in _KEYS}
-    refuse_discrete(f"{file.place(group)}/actions", arrays["actions"], "[T, A]")
     refuse_images(f"{file.place(group)}/observations", arrays["observations"], "[T + 1, S]")
     rewards = arrays["rewards"]
     steps = len(rewards) if rewards.ndim == 1 else 0
     expected = dict.fromkeys(_KEYS, steps) | {"observations": steps + 1}
+    discrete = arrays["actions"].dtype.kind in "biu"  # one integer per step; see ``to_actions``
     for key, array in arrays.items():
         axes = 2 if key in ("observations", "actions") else 1
+        axes = array.ndim if key == "actions" and discrete else axes
         if not steps or array.ndim != axes or len(array) != expected[key]:
             form = f"[{expected[key] or 'T'}, numbers]" if axes == 2 else f"[{steps or 'T'}]"
             raise DataFormatError(
@@ -159,12 +170,17 @@ def _episode(file: Hdf5File, group: str) -> _Part:
     return _Part(group, arrays["observations"][:-1], arrays["actions"], rewards, ended)
 
 
-def _finite(path: Path, part: _Part) -> _Part:
-    """Converts the episode to float32; errors name the rows of its group."""
+def _width(array: NDArray) -> str:
+    """Describes the columns of an array in messages."""
+    return "integers" if array.dtype.kind == "i" else f"{array.shape[1]} numbers"
+
+
+def _finite(path: Path, part: _Part, num_actions: int | None) -> _Part:
+    """Converts the episode to float32 and int32; errors name the rows of its group."""
     place = f"{path}:{part.group}"
     return part._replace(
         observations=to_float32(f"{place}/observations", part.observations, 2),
-        actions=to_float32(f"{place}/actions", part.actions, 2),
+        actions=to_actions(f"{place}/actions", part.actions, num_actions),
         rewards=to_float32(f"{place}/rewards", part.rewards, 1),
     )
 
@@ -186,10 +202,10 @@ def _end(file: Hdf5File, group: str, key: str, flags: NDArray) -> bool:
     return bool(places.size)
 
 
-def _env_id(path: Path) -> str | None:
-    """Returns the environment that the metadata name, if any."""
+def _metadata(path: Path) -> tuple[str | None, int | None]:
+    """Returns the environment and the number of discrete actions in the metadata, if any."""
     if not path.is_file():
-        return None
+        return None, None
     if path.stat().st_size > _LONGEST_METADATA:
         raise DataFormatError(
             f"{path}:1: expected at most {_LONGEST_METADATA:,} bytes of metadata, got "
@@ -197,12 +213,24 @@ def _env_id(path: Path) -> str | None:
         )
     try:
         metadata = json.loads(path.read_text(encoding="utf-8"))
-        spec = metadata.get("env_spec")
-        env_id = json.loads(spec).get("id") if spec is not None else None
+        spec, space = (
+            json.loads(metadata[key]) if metadata.get(key) is not None else {}
+            for key in ("env_spec", "action_space")
+        )
+        env_id, kind = spec.get("id"), space.get("type")
+        number, start = space.get("n"), space.get("start", 0)
     except (ValueError, AttributeError, TypeError, RecursionError) as error:
         raise DataFormatError(
             f"{path}:{getattr(error, 'lineno', 1)}: expected JSON with a string env_spec, JSON "
-            f"with the id of the environment, got something else ({quote(error, 100)}); fetch "
-            "the data set again"
+            "with the id of the environment, and a string action_space, got something else "
+            f"({quote(error, 100)}); fetch the data set again"
         ) from None
-    return environment_name(env_id)
+    if kind != "Discrete":
+        return environment_name(env_id), None
+    if not isinstance(number, int) or not 1 <= number <= MAX_DISCRETE_ACTIONS or start != 0:
+        raise DataFormatError(
+            f"{path}:1: expected an action space Discrete(n) with n from 1 to "
+            f"{MAX_DISCRETE_ACTIONS:,} and actions from 0, got n = {quote(number)} and actions "
+            f"from {quote(start)}; save the data set with actions from 0 to n - 1"
+        )
+    return environment_name(env_id), number

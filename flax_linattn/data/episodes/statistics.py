@@ -19,7 +19,7 @@ def about_cut_short(lengths: NDArray[np.int64], terminated: NDArray[np.bool_]) -
     returns = "return" if number == 1 else "returns"
     return [
         f"cut before step {int(lengths.max()):,} without a terminal state: "
-        f"{format_count(number, 'episode')}, whose {returns} may be of a part"
+        f"{format_count(number, 'episode')}, whose {returns} may be incomplete"
     ]
 
 
@@ -29,6 +29,26 @@ def about_left_out(number: int, what: str, where: str) -> list[str]:
         return []
     verb, them = ("is", "it") if number == 1 else ("are", "them")
     return [f"{format_count(number, what)} {where} {verb} left out; keep_unfinished keeps {them}"]
+
+
+def about_choices(actions: NDArray) -> list[str]:
+    """Returns a note on floating-point actions that look discrete, if they do."""
+    if actions.dtype.kind != "f" or actions.ndim > 2 or not actions.size:
+        return []
+    columns = actions.reshape(len(actions), -1)
+    width, high = columns.shape[1], float(columns.max())
+    if not (high >= 1 and columns.min() >= 0 and (columns == np.floor(columns)).all()):
+        return []
+    fix = "actions.astype(numpy.int32)"
+    if width > 1:
+        if high > 1 or (columns.sum(axis=1) != 1).any():
+            return []
+        fix = "actions.argmax(axis=1)"
+    form = "whole numbers from 0" if width == 1 else "one-hot"
+    return [
+        f"all actions are {form}, but stored as {actions.dtype}: they are treated as "
+        f"continuous actions; for discrete actions save {fix}"
+    ]
 
 
 REFERENCE_RETURNS: dict[str, tuple[float, float]] = {
@@ -130,18 +150,19 @@ def episodes_as_text(episodes: Episodes) -> str:
         returns: mean 3, least 0, quartiles 1.5, 3 and 4.5, most 6
         rewards: mean 1.5, standard deviation 1.118
         ended in a terminal state: 50 % of episodes
+        >>> choices = Episodes("toy", np.zeros((4, 2)), np.array([1, 1, 0, 1]), np.arange(4.0),
+        ...                    np.array([0, 4]), np.array([True]), "CartPole-v1")
+        >>> episodes_as_text(choices).splitlines()[2]
+        'actions: 2 discrete, 1 in 75 % of steps, 0 in 25 % of steps'
     """
-    returns, lengths, actions = episodes.returns, episodes.lengths, episodes.actions
+    returns, lengths = episodes.returns, episodes.lengths
     rewards = episodes.rewards.astype(np.float64)
     lower, median, upper = np.quantile(returns, (0.25, 0.5, 0.75))
-    outside = float((np.abs(actions) > 1).mean())
     constant = np.flatnonzero((episodes.observations == episodes.observations[0]).all(0))
     lines = [
         size_as_text(episodes),
         f"observations: {format_count(episodes.observation_dim, 'number')}{_constant(constant)}",
-        f"actions: {format_count(episodes.action_dim, 'number')}, from {actions.min():.4g} to "
-        f"{actions.max():.4g}, {f'{100 * outside:.3g} % of them' if outside else 'none'} outside "
-        "-1 to 1",
+        f"actions: {_actions(episodes)}",
         f"lengths: {lengths.min():,} to {lengths.max():,}, median {np.median(lengths):.6g}",
         f"returns: mean {returns.mean():.6g}, least {returns.min():.6g}, quartiles {lower:.6g}, "
         f"{median:.6g} and {upper:.6g}, most {returns.max():.6g}",
@@ -155,6 +176,29 @@ def episodes_as_text(episodes: Episodes) -> str:
             f"mean score as D4RL normalizes: {scores.mean():.1f} (0 a random policy, 100 an expert)"
         )
     return "\n".join(lines)
+
+
+MAX_LISTED_ACTIONS = 8
+"""Maximum number of discrete actions whose fractions are listed, the most frequent first."""
+
+
+def _actions(episodes: Episodes) -> str:
+    """Describes the range of continuous actions, or the fractions of discrete ones."""
+    actions = episodes.actions
+    if episodes.num_actions is None:
+        outside = float((np.abs(actions) > 1).mean())
+        return (
+            f"{format_count(episodes.action_dim, 'number')}, from {actions.min():.4g} to "
+            f"{actions.max():.4g}, {f'{100 * outside:.3g} % of them' if outside else 'none'} "
+            "outside -1 to 1"
+        )
+    counts = np.bincount(actions, minlength=episodes.num_actions)
+    listed = np.argsort(-counts, kind="stable")[:MAX_LISTED_ACTIONS]
+    cells = [
+        f"{action} in {100 * counts[action] / counts.sum():.3g} % of steps" for action in listed
+    ]
+    more = len(counts) - len(listed)
+    return f"{len(counts):,} discrete, {', '.join(cells)}{f' and {more:,} more' if more else ''}"
 
 
 def size_as_text(episodes: Episodes) -> str:

@@ -92,7 +92,7 @@ def load_events(
         unpickled.
 
     Text may be plain, ``.gz`` or ``.xz``. Event types are named as in the file, sorted as numbers
-    if all are integers, else as text; those of EasyTPP are 0, 1, ... below ``dim_process`` if it is
+    if all are integers, else as text; in EasyTPP they are 0, 1, ... below ``dim_process`` if it is
     present. "auto" recognizes a binary table by its suffix, an ``.npz`` file by its first bytes,
     "rmtpp" by ``event_types_file``, "easytpp" by a first bracket or brace, "jodie" by its header,
     or by lines of three numbers without commas, and "table" by any other header.

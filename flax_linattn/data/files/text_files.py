@@ -27,7 +27,7 @@ MAX_LINE_LENGTH = 2**26
 """Maximum number of characters of a line; the longest line of the archives has ten million."""
 
 _EXAMPLE_BYTES = 1024
-"""Bytes of memory per example or series, in addition to its values."""
+"""Bytes of memory per example, in addition to its values."""
 
 _ITEM_BYTES = 256
 """Bytes of memory per label, channel, cell or short array while a file is read."""
@@ -53,12 +53,15 @@ def open_uncompressed(path: Path, expansion: int = TEXT_EXPANSION) -> IO[bytes]:
 
     A stream that unpacks to far more than the size of the file is an error; see ``limit_stream``.
     """
+    opener = find_opener(path)
+    return open(path, "rb") if opener is None else limit_stream(opener(path, "rb"), path, expansion)
+
+
+def find_opener(path: Path) -> Callable[..., Any] | None:
+    """Finds the function that opens a compressed file, by its first bytes; None for other files."""
     with open(path, "rb") as file:
         start = file.read(6)
-    for magic, opener in _COMPRESSED.values():
-        if start.startswith(magic):
-            return limit_stream(opener(path, "rb"), path, expansion)
-    return open(path, "rb")
+    return next((opener for magic, opener in _COMPRESSED.values() if start.startswith(magic)), None)
 
 
 def text_encoding(path: Path) -> str:
@@ -70,14 +73,21 @@ def text_encoding(path: Path) -> str:
         return "utf-8"
 
 
+def undecodable(exact: bool) -> str:
+    """Error handler of text: bytes that are not UTF-8 become lone surrogates, or escapes."""
+    return "surrogateescape" if exact else "backslashreplace"
+
+
 class LineReader:
     """Lines of a text file, plain or compressed by gzip or xz.
 
     Args:
-        path: File; its first bytes tell whether it is compressed.
+        path: File; its first bytes determine whether it is compressed.
         encoding: Name of a codec; "auto" is UTF-8, or UTF-16 with a byte-order mark.
         is_strict: Whether an undecodable byte is an error; otherwise it becomes a backslash escape,
             because old files contain Latin-1 comments.
+        exact: Whether lines keep every byte: an undecodable byte becomes a lone surrogate, see
+            ``undecodable``, and byte-order marks and carriage returns stay.
 
     Attributes:
         path: The file.
@@ -86,21 +96,30 @@ class LineReader:
     """
 
     def __init__(
-        self, path: str | Path, encoding: str = "auto", *, is_strict: bool = False
+        self,
+        path: str | Path,
+        encoding: str = "auto",
+        *,
+        is_strict: bool = False,
+        exact: bool = False,
     ) -> None:
         self.path = Path(path)
-        self._errors = "surrogateescape" if is_strict else "backslashreplace"
+        self._errors, self._is_exact = undecodable(is_strict or exact), exact
         self.line = 0
         self.terminated = True
         self._suffix = ""
         check_is_file(self.path)
         self._stored = self.path.stat().st_size
-        self._file = self._open(text_encoding(self.path) if encoding == "auto" else encoding)
+        if encoding == "auto":
+            encoding = "utf-8" if exact else text_encoding(self.path)
+        self._file = self._open(encoding)
 
     def _open(self, encoding: str) -> TextIO:
         with open(self.path, "rb") as file:
             start = file.read(6)
         how: dict[str, Any] = {"encoding": encoding, "errors": self._errors}
+        if self._is_exact:
+            how["newline"] = "\n"
         for suffix in _TEXTS:
             if start.startswith(_COMPRESSED[suffix][0]):
                 self._suffix = suffix
@@ -145,9 +164,11 @@ class LineReader:
             raise self.error(
                 "text", "a NUL byte", "save it as UTF-8, or fetch the file again if it is damaged"
             )
-        if not text.isascii() and (escaped := _ESCAPED.search(text)):
+        if not self._is_exact and not text.isascii() and (escaped := _ESCAPED.search(text)):
             raise self._not_decoded(ord(escaped[0]) - 0xDC00)
-        if self.line == 1:  # byte-order marks that editors put first, each its own
+        if (
+            self.line == 1 and not self._is_exact
+        ):  # byte-order marks that editors put first, each its own
             text = text.lstrip("\ufeff")
         self.terminated = text.endswith("\n")
         return text.removesuffix("\n")
@@ -156,13 +177,13 @@ class LineReader:
         """Raises an error if a small file has very many items, each of which becomes an object."""
         check_unpacked_bytes(self.path, num_items * _ITEM_BYTES, self._stored)
 
-    def content(self, comment: str) -> Iterator[str]:
+    def content(self, comment: str, line_bytes: int = _EXAMPLE_BYTES) -> Iterator[str]:
         """Yields stripped lines, without blank lines and comments.
 
-        Each line may be an example or a series, however short.
+        Each line may be an example or a series of ``line_bytes`` bytes of memory, however short.
         """
         for line in self:
-            check_unpacked_bytes(self.path, self.line * _EXAMPLE_BYTES, self._stored)
+            check_unpacked_bytes(self.path, self.line * line_bytes, self._stored)
             text = line.strip()
             if text and not text.startswith(comment):
                 yield text

@@ -12,7 +12,7 @@ from flax_linattn.checks import OptionError, check_integers
 Points = NDArray[np.float64]
 """Points float64 [..., 2] in pixels from the upper left corner: x to the right, y down."""
 
-# Lengths are in those of a dash, 2 pixels of 32, as in Long Range Arena's smallest pictures.
+# The unit of length is a dash, 2 pixels of 32, as in Long Range Arena's smallest images.
 _SIDE = 16.0  # of a picture
 _GAP = 0.75  # between two dashes of a curve
 _APART = 1.25  # of curves from one another and from themselves, about
@@ -48,7 +48,7 @@ class Pathfinder:
     Source: D. Linsley et al., "Learning long-range spatial dependencies with horizontal gated
     recurrent units" (2018); Y. Tay et al., "Long Range Arena" (2021), whose Pathfinder has 6, 9
     and 14 dashes (easy, intermediate, hard) and sides of 32, 64, 128 and 256 pixels. Departures: at
-    every size, lengths, turns of curves and the number of distractors are close to those of the
+    every size, lengths, turns of curves and the number of distractors are close to the values of
     32-pixel images; gaps between dashes are slightly shorter; the second curve of the original
     begins near the start of the first one, at a fixed distance.
 

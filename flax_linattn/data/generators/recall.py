@@ -35,7 +35,7 @@ class QueriedSequences(abc.ABC):
 
         Returns:
             "tokens", int32 ``[rows, T]``; "targets", int32 ``[rows, T]``, the correct answer after
-            each token, 0 if there is no query; "asked", bool ``[rows, T]``, True at queries.
+            each token, 0 if there is no query; "is_query", bool ``[rows, T]``.
         """
 
 
@@ -114,7 +114,7 @@ class AssociativeRecall(QueriedSequences):
         query_positions = begin + 2 * np.argsort(clocks, axis=1)[:, : self.num_pairs]
         np.put_along_axis(tokens, query_positions, keys, axis=1)
         np.put_along_axis(targets, query_positions, values, axis=1)
-        return {"tokens": tokens, "targets": targets, "asked": targets > 0}
+        return {"tokens": tokens, "targets": targets, "is_query": targets > 0}
 
     @property
     def _num_keys(self) -> int:
@@ -162,7 +162,7 @@ class Copying(QueriedSequences):
         return {
             "tokens": np.concatenate([symbols, separator, symbols[:, :-1]], axis=1),
             "targets": np.concatenate([np.zeros_like(symbols), symbols], axis=1),
-            "asked": is_query.copy(),
+            "is_query": is_query.copy(),
         }
 
 
@@ -204,7 +204,7 @@ class Induction(QueriedSequences):
         targets[:, -1] = tokens[each, trigger_at + 1]
         is_query = np.zeros(tokens.shape, bool)
         is_query[:, -1] = True
-        return {"tokens": tokens, "targets": targets, "asked": is_query}
+        return {"tokens": tokens, "targets": targets, "is_query": is_query}
 
 
 @dataclass(frozen=True)
@@ -238,7 +238,7 @@ class Parity(QueriedSequences):
     def sample(self, rng: np.random.Generator, rows: int) -> dict[str, NDArray]:
         bits = rng.integers(2, size=(rows, self.length), dtype=np.int32)
         odd = np.bitwise_xor.accumulate(bits, axis=1)
-        return {"tokens": bits, "targets": odd, "asked": np.ones(bits.shape, bool)}
+        return {"tokens": bits, "targets": odd, "is_query": np.ones(bits.shape, bool)}
 
 
 def _distinct(rng: np.random.Generator, rows: int, number: int, choices: int) -> NDArray[np.int64]:

@@ -50,7 +50,7 @@ def _tiny_imagenet(tree: FileTree, top: str) -> ClassFolders:
     for name, label in label_of.items():
         by_class.setdefault(label, []).append(name)
     classes = in_order(train)
-    notes = ["tested on the images of val, as those of test have no labels"]
+    notes = ["tested on the images of val, because the images of test have no labels"]
     if missing := [name for name in classes if name not in by_class]:
         notes.append(f"no images of {itemize(missing, 10)} to test on")
     in_val = sum(name.startswith(f"{top}val/images/") for name in images)

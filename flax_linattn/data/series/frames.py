@@ -180,7 +180,7 @@ def _read(
     if not rest or not len(frame):
         raise table.error(
             0 if len(frame) else None,
-            "rows with a column of numbers beside times and ids",
+            "rows with a column of numbers in addition to times and ids",
             f"{len(frame)} rows of {printed(table.names)}",
             "add one, or say what separates columns, with separator=...",
             "separator",

@@ -102,15 +102,15 @@ def apply_times_policy(
         return tuple(all_series)
     series = next(series for series in all_series if series.num_irregular)
     row = int(min((*series.repeated, *series.gaps)))
-    usual = "" if series.step is None else f", the usual one being {series.step}"
+    usual = "" if series.step is None else f" from the usual one, {series.step}"
     means = "take means over intervals, with resample='1h' or the like, or take "
     means = "take " if series.times is None else means
     place = f", {series.place(row)}" if series.lines is None else f":{series.lines[row]}"
     raise DataFormatError(
-        f"{source}{place}: expected rows at one distance in time, got {number:,} of {steps:,} that "
-        f"do not follow so{usual}; {means}rows in order, whatever their times, with "
-        "times='irregular'; where the file holds several series, name the column that tells them "
-        "apart, with id_column=...",
+        f"{source}{place}: expected a constant step between rows, got {number:,} of {steps:,} "
+        f"steps that differ{usual}; {means}rows in order, whatever their times, with "
+        "times='irregular'; if the file holds several series, name the column that identifies "
+        "them with id_column=...",
         *(["resample"] if series.times is not None else []),
         "times",
         "id_column",

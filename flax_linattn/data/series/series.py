@@ -96,7 +96,7 @@ class TimeSeries:
             )
         steps = self._steps
         if steps is not None and steps.index is self.index and steps.freq == self.freq:
-            return  # those of another series
+            return  # the same index as of another series
         object.__setattr__(self, "index", index)
         if not (timestamps(index) is not None or pd.api.types.is_integer_dtype(index)):
             raise ValueError(

@@ -68,7 +68,7 @@ def load_ts(path: str | Path) -> TimeSeriesDataset:
             builder.add(*_split(reader, text, classes, colons))
         dataset = builder.finish(header.get("problemname", reader.path.name.split(".")[0]))
         if dataset.num_examples == 1 and dimensions is None and not reader.terminated:
-            # Nothing else tells the label from the first value of a dimension that was cut.
+            # Nothing else distinguishes the label from the first value of a truncated dimension.
             raise reader.error(
                 "a newline after an only example, or @dimensions in the header",
                 "neither",
@@ -96,7 +96,7 @@ def _split(
 def _label(reader: LineReader, text: str) -> str:
     if len(text.split()) > 1:
         raise reader.error(
-            "a class label without blanks, which separate those of the header",
+            "a class label without blanks, because blanks separate the labels of the header",
             quote(text),
             f"write {quote('_'.join(text.split()))} in both places",
         )

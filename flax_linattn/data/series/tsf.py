@@ -29,8 +29,10 @@ _SECONDS = {
     "weekly": 7 * 86400,
 }
 _MONTHS = {"monthly": 1, "quarterly": 3, "yearly": 12}
+_SERIES_BYTES = 4096
+"""Bytes of memory per series, in addition to its values; one with times takes 2,300."""
 _LATEST = np.datetime64("9999-12-31T23:59:59", "s")
-"""First and last supported time, those of Python; NumPy's times overflow silently."""
+"""First and last supported time, as in Python; NumPy's times overflow silently."""
 
 
 def load_tsf(path: str | Path) -> tuple[TimeSeries, ...]:
@@ -122,7 +124,7 @@ def _read_series(
     reader: LineReader, attributes: list[str], tags: dict[str, str]
 ) -> Iterator[TimeSeries]:
     lines: dict[str, int] = {}
-    for index, text in enumerate(reader.content("#")):
+    for index, text in enumerate(reader.content("#", _SERIES_BYTES)):
         *facts, last = text.split(":")
         if len(facts) != len(attributes):
             raise reader.error(

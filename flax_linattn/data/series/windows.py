@@ -164,7 +164,7 @@ class Windows(ExampleBatches):
                 + (
                     f"rows {first} to {part.stop - 1} are {part.stop - first}"
                     if len(of_each) == 1
-                    else f"none of {len(of_each)} series has so many"
+                    else f"none of {len(of_each)} series has as many"
                 )
                 + "; shorten it, or give more data"
             )

@@ -1,1 +1,1 @@
-"""Public data sets: their catalog, their downloads, and those that come with the package."""
+"""Public data sets: their catalog, their downloads, and the embedded data sets."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import pyarrow as pa
 from pyarrow import compute, parquet
 
+from flax_linattn.checks import itemize
 from flax_linattn.data.errors import DataFormatError
 from flax_linattn.data.files.unpacking import check_unpacked_bytes
 
@@ -37,7 +38,8 @@ _WIDTHS = {1: 1, 2: 1, 3: 1, 7: 8}
 """Bytes of fixed-size values of Thrift: booleans in a list, bytes and doubles."""
 _DELTA_LENGTHS, _DELTA_TEXTS = 6, 7
 """Encodings of strings that PyArrow does not read as dictionary references."""
-_PIECE_ROWS = 256
+_PIECE_ROWS, _PIECE_BYTES = 256, 2**28
+"""Maximum numbers of rows and bytes of a piece of a column."""
 _PAGE_PADDING = 100
 """Bytes that PyArrow may read after a column, because old writers declared it too short."""
 
@@ -48,11 +50,68 @@ def read_parquet(path: Path) -> pa.Table:
     A file may store a string once and refer to it from every row. Strings and bytes are therefore
     read as dictionary references, and decoded when their lengths are known.
     """
+    pages = _check_pages(path)
+    encodings, unpacked = pages.encodings, pages.unpacked
+    if deltas := [name for name in encodings if _DELTA_TEXTS in encodings[name]]:
+        # PyArrow cannot read them as references, and their pages do not declare their size.
+        for _ in _read_pieces(path, deltas, pages.max_bytes):
+            pass
+    texts = [name for name in encodings if not encodings[name] & {_DELTA_LENGTHS, _DELTA_TEXTS}]
+    table = parquet.read_table(path, partitioning=None, read_dictionary=texts)
+    table.validate(full=True)
+    columns = {
+        index: field
+        for index, field in enumerate(pages.schema)
+        if table.schema.field(index).type != field.type
+    }
+    for index in columns:
+        unpacked += sum(map(_text_bytes, table.column(index).chunks))
+    check_unpacked_bytes(path, unpacked, path.stat().st_size, _ADVICE)
+    for index, field in columns.items():
+        target = _PLAIN_TYPES.get(field.type, field.type)
+        table = table.set_column(index, field.with_type(target), table.column(index).cast(target))
+    return table
+
+
+def read_parquet_column(path: Path, column: str) -> Iterator[Any]:
+    """Reads the values of a column with the same limit, a few rows in memory at a time."""
+    pages = _check_pages(path)
+    if column not in pages.schema.names:
+        raise DataFormatError(
+            f"{path}: expected a column {column!r}, found {itemize(pages.schema.names)}; choose "
+            "another column",
+            "column",
+        )
+    for piece in _read_pieces(path, [column], pages.max_bytes):
+        piece.validate(full=True)
+        for value in piece.column(column):
+            yield value.as_py()
+
+
+class _Pages(NamedTuple):
+    """What the pages of a file declare.
+
+    Attributes:
+        schema: Schema of the file.
+        unpacked: Bytes of all pages in memory.
+        max_bytes: Bytes of the largest page, and so the most bytes of a string.
+        encodings: Encodings of each column of strings.
+    """
+
+    schema: pa.Schema
+    unpacked: int
+    max_bytes: int
+    encodings: dict[str, set[int]]
+
+
+def _check_pages(path: Path) -> _Pages:
+    """Checks the declared size of all pages without unpacking them."""
     stored = path.stat().st_size
     with parquet.ParquetFile(path) as file:
         metadata, schema = file.metadata, file.schema_arrow
     leaves = [metadata.schema.column(i) for i in range(metadata.num_columns)]
-    unpacked, encodings = 0, {leaf.path: set[int]() for leaf in leaves}
+    unpacked, max_bytes = 0, 1
+    encodings = {leaf.path: set[int]() for leaf in leaves}
     with open(path, "rb") as content:
         # PyArrow ends the process where the metadata of a column are damaged: not read by it.
         content.seek(-8 - metadata.serialized_size, 2)
@@ -63,39 +122,23 @@ def read_parquet(path: Path) -> pa.Table:
                 encodings[leaf.path].update(column[3, _STRUCT][2, _LIST])
                 for count, size in _page_sizes(content, column[3, _STRUCT]):
                     unpacked += max(count * value_bytes, size)
+                    max_bytes = max(max_bytes, size)
                 check_unpacked_bytes(path, unpacked, stored, _ADVICE)
     texts = [leaf.path for leaf in leaves if leaf.physical_type == "BYTE_ARRAY"]
-    _check_repeated_prefixes(path, [name for name in texts if _DELTA_TEXTS in encodings[name]])
-    texts = [name for name in texts if not encodings[name] & {_DELTA_LENGTHS, _DELTA_TEXTS}]
-    table = parquet.read_table(path, partitioning=None, read_dictionary=texts)
-    table.validate(full=True)
-    columns = {
-        index: field
-        for index, field in enumerate(schema)
-        if table.schema.field(index).type != field.type
-    }
-    for index in columns:
-        unpacked += sum(map(_text_bytes, table.column(index).chunks))
-    check_unpacked_bytes(path, unpacked, stored, _ADVICE)
-    for index, field in columns.items():
-        target = _PLAIN_TYPES.get(field.type, field.type)
-        table = table.set_column(index, field.with_type(target), table.column(index).cast(target))
-    return table
+    return _Pages(schema, unpacked, max_bytes, {name: encodings[name] for name in texts})
 
 
-def _check_repeated_prefixes(path: Path, names: list[str]) -> None:
-    """Checks the size of columns that store each string as a difference to the previous one.
-
-    PyArrow cannot read them as references, and pages do not declare their size. So they are
-    unpacked in pieces of at most ``_PIECE_ROWS`` times the longest string of a page.
-    """
-    if not names:
-        return
+def _read_pieces(path: Path, names: Sequence[str], max_bytes: int) -> Iterator[pa.RecordBatch]:
+    """Reads rows of some columns, as few at a time as ``_PIECE_BYTES`` hold in any case."""
     unpacked, stored = 0, path.stat().st_size
-    with parquet.ParquetFile(path) as file:
-        for piece in file.iter_batches(_PIECE_ROWS, columns=names):
+    num_rows = max(1, min(_PIECE_ROWS, _PIECE_BYTES // max_bytes))
+    # Otherwise PyArrow reads all pages of a row group, often the whole file, before the first row.
+    streamed = {"buffer_size": 2**20, "pre_buffer": False}
+    with parquet.ParquetFile(path, **streamed) as file:
+        for piece in file.iter_batches(num_rows, columns=names):
             unpacked += piece.nbytes
             check_unpacked_bytes(path, unpacked, stored, _ADVICE)
+            yield piece
 
 
 def _text_bytes(values: pa.Array) -> int:

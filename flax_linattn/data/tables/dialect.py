@@ -146,7 +146,7 @@ class Dialect:
         """Parses finite numbers; NaN marks a missing value.
 
         Raises:
-            BadCellError: If a cell is neither a number nor a missing value.
+            ValueError: If a cell is neither a number nor a missing value.
         """
         try:
             values = parse_numbers([*map(self.point, cells)], self._missing[0])

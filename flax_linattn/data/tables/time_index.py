@@ -2,7 +2,7 @@
 
 A frequency is text: an alias of pandas (``D``, ``B``, ``W-SUN``, ``MS``, ``QE-DEC``, ``15min``,
 ``20ms``), or ``M@30``, ``3M@15``: a fixed day of every month or of every few months, and the last
-day of a shorter month. Steps of hours and less are those of a clock that never changes; days and
+day of a shorter month. Steps of hours and less are of constant duration; days and
 longer ones keep the local time of day.
 """
 

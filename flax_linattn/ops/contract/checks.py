@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
+from flax_linattn.checks import OptionError
 from flax_linattn.ops.contract.capabilities import PAIR_INPUTS, Capabilities
 from flax_linattn.typing import Array, Parameters, State
 
@@ -48,7 +49,7 @@ def resolve_queries(
             "capabilities.latents is True."
         )
     if q is not None:
-        raise ValueError("expected q=None beside latents, which take its place; pass one of them.")
+        raise ValueError("expected q=None with latents, which replace q; pass only one of them.")
     if getattr(latents, "ndim", 3) not in (3, 4):
         raise ValueError(
             f"expected latents as [L, H, K] or [B, L, H, K], got shape {np.shape(latents)}."
@@ -118,7 +119,7 @@ def _head_advice(can: Capabilities, heads: int, key_heads: int) -> str:
     if heads == key_heads:
         return ""
     if can.grouped_queries:
-        return "; the heads of q must be a multiple of those of k, which then share them"
+        return "; the heads of q must be a multiple of the heads of k, because they share them"
     if can.shared_query_key:
         return "; k is also the query, so heads cannot share it"
     advice = "; the state depends on the learned query, so heads cannot share k and v"
@@ -200,15 +201,7 @@ def check_parameters(
     """
     unknown = sorted(set(parameters) - {*offered, *can.pair_inputs})
     for each in [each for each in unknown if each in PAIR_INPUTS and parameters[each] is not None]:
-        reason = "it does not form the weights of single pairs"
-        if can.constant_memory:
-            reason = "its state has a constant size, so past tokens are not kept apart"
-        elif can.channelwise:
-            reason = "each channel has its own weights"
-        raise ValueError(
-            f"{name!r} does not support {each}: {reason}; omit it, or choose a mechanism whose "
-            f"capabilities.{PAIR_INPUTS[each]} is True, such as softmax."
-        )
+        check_pair_input(name, can, each)
     unknown = [each for each in unknown if each not in PAIR_INPUTS]
     if unknown:
         raise TypeError(
@@ -216,6 +209,33 @@ def check_parameters(
             f"{', '.join(offered) or 'none'}."
         )
     return {key: jnp.asarray(value) for key, value in parameters.items() if value is not None}
+
+
+def check_pair_input(name: str, can: Capabilities, which: str, option: str | None = None) -> None:
+    """Raises unless the mechanism supports an input per pair of a query and a key.
+
+    Args:
+        name: Name of the mechanism.
+        can: Capabilities of the mechanism.
+        which: Name of the input, such as "bias".
+        option: Name of the argument or option that needs the input; default ``which``.
+
+    Raises:
+        OptionError: If the mechanism does not support the input.
+    """
+    if which in can.pair_inputs:
+        return
+    reason = "it does not form the weights of single pairs"
+    if can.constant_memory:
+        reason = "its state has a constant size, so past tokens are not kept apart"
+    elif can.channelwise:
+        reason = "each channel has its own weights"
+    raise OptionError(
+        f"{name!r} does not support {option or which}: {reason}; omit it, or choose a mechanism "
+        f"whose capabilities.{PAIR_INPUTS[which]} is True, such as softmax.",
+        option or which,
+        "mechanism",
+    )
 
 
 def check_state_like(name: str, state: State, expected: State) -> None:

@@ -3,8 +3,8 @@
 Causal forms multiply what a query does not attend to by a weight of 0, and 0 times NaN is NaN: a
 token that holds NaN would reach earlier outputs of its block, other packed segments, and all
 gradients. So causal attention replaces what is not finite by 0, and overwrites with NaN the outputs
-that attend to it. Outputs before it, their gradients and those of the tokens before it are what
-they are beside a token of zeros. Heads do not affect each other. An initial state that is not
+that attend to it. Outputs before it, their gradients and the gradients of the tokens before it
+are as if the token were zero. Heads do not affect each other. An initial state that is not
 finite is replaced likewise where packed segments follow that do not continue it.
 """
 
@@ -76,7 +76,7 @@ def replace_non_finite(
     tokens, per_token = bad_key | bad_value, dict(call.per_token)
     for each in arguments:
         x = per_token[each.name]
-        # Those of a call are within their limits or NaN, but a state may hold anything.
+        # Per-token inputs of a call are within their limits or NaN, but a state may hold anything.
         bad = ~((x >= each.low) & (x <= each.high))
         if not each.accepts_negative_infinity:
             bad = bad | ~jnp.isfinite(x)

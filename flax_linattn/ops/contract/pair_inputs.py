@@ -157,8 +157,9 @@ def split_groups(
     """Splits inputs per pair of H query heads into groups that share G key heads.
 
     Returns:
-        The parameters, those of query heads as [B or 1, G, H / G, ...] and a dropout key for each
-        member of a group; and the axis of the members of each, None if it has none.
+        The parameters: inputs per query head have shape [B or 1, G, H / G, ...], and each of the
+        H / G heads in a group has its own dropout key. The axis of the H / G heads in each
+        parameter; None for a parameter without such an axis.
 
     Raises:
         ValueError: If an input has neither one head nor H.

@@ -1,8 +1,8 @@
 """Softmax attention within hash buckets: tokens sorted by (bucket, position), in chunks.
 
 A token attends to tokens of its bucket in its own chunk and in the previous one, so time and memory
-per token are those of two chunks. Reformer (Kitaev et al., 2020) hashes tokens in several rounds; a
-pair that meets in several rounds counts once.
+per token are proportional to two chunks. Reformer (Kitaev et al., 2020) hashes tokens in several
+rounds; a pair that meets in several rounds counts once.
 """
 
 from __future__ import annotations

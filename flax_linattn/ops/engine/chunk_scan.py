@@ -51,20 +51,25 @@ def chunk_scan(
     Returns:
         The state after the last token, and the outputs [B, T, ...].
     """
-    by_chunks: Callable[..., Any] = partial(_scan, chunk, sizes)
+    run: Callable[..., Any] = partial(_auto_scan if form == "auto" else _scan, chunk, sizes)
     # A single chunk stores no past states: JAX differentiates it, in forward mode too.
     if all(size is None or size >= q.shape[1] for size in sizes):
-        by_chunks = chunk.span_state_and_outputs
-    if form != "auto":
-        last, y = by_chunks(q, span, initial)
-        return last, y
+        run = chunk.span_state_and_outputs
+        if form == "auto":
+            run = partial(primal_only, partial(_undifferentiated, chunk, sizes), run)
+    last, y = run(q, span, initial)
+    return last, y
+
+
+def _undifferentiated(
+    chunk: Chunk, sizes: PerPlatform[int | None], q: Array, span: Span, initial: State
+) -> tuple[State, Array]:
+    """Loops over tokens on a CPU, which is faster forward and slower to train, else over chunks."""
     forms: dict[str, Callable[..., Any]] = {
-        "chunked": lambda size, *arrays: by_chunks(*arrays),
+        "chunked": lambda size, *arrays: sizes.run(partial(_plain, chunk), *arrays),
         "recurrent": lambda size, *arrays: _by_tokens(chunk, *arrays),
     }
-    # Without differentiation a CPU loops over tokens, which is faster forward and slower to train.
-    plain = scan_form("chunks", "inference", form, forms, q.shape[1])
-    last, y = primal_only(plain, by_chunks, q, span, initial)
+    last, y = scan_form("chunks", "inference", "auto", forms, q.shape[1])(q, span, initial)
     return last, y
 
 
@@ -119,3 +124,4 @@ def _gradients(
 
 
 _scan = recompute_vjp(_plain, _gradients)
+_auto_scan = recompute_vjp(_plain, _gradients, _undifferentiated)

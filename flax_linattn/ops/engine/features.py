@@ -131,7 +131,7 @@ def clip_query(q: Array, order: int = 2) -> tuple[Array, Array]:
     only on the query, so it cancels from the output. The returned f is at least 2^-48 (float64:
     2^-384), so that keys that are 0 or orthogonal to the query keep a weight; for queries beyond
     2^56, keys shorter than about 2^-56 have that weight too. At ``order`` n the exponents are 2 / n
-    times those of order 2: 2^4, 2^-24 and 2^28 at order 4.
+    times the exponents of order 2: 2^4, 2^-24 and 2^28 at order 4.
 
     Example:
         >>> import jax.numpy as jnp

@@ -217,11 +217,11 @@ AUTO_SCAN_FORMS = {
 }
 """Form that ``auto`` chooses for each pass of a scan with a hand-derived gradient.
 
-"inference" is the pass without differentiation; "forward" and "backward" are those of training, if
-they have a choice. On CPUs loops over tokens in place are at least as fast as tiles and need no
-further memory; an accelerator would launch a kernel for each token. "chunks" are gated mechanisms,
-whose loop over tokens was 2 to 3 times as fast forward on one core, but slower to train. "channels"
-is RWKV, whose loop reads each state at once instead of storing all."""
+"inference" is the pass without differentiation; "forward" and "backward" are the passes of
+training, if they have a choice. On CPUs loops over tokens in place are at least as fast as tiles
+and need no further memory; an accelerator would launch a kernel for each token. "chunks" are gated
+mechanisms, whose loop over tokens was 2 to 3 times as fast forward on one core, but slower to
+train. "channels" is RWKV, whose loop reads each state at once instead of storing all."""
 
 
 def loops_over_tokens(scan: str) -> PerPlatform[bool]:

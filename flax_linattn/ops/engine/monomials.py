@@ -58,7 +58,7 @@ def monomials(
 def _by_degree(x: Array, order: int, over_factorials: bool) -> list[Array]:
     """Computes the monomials [F, ...] of coordinates [d, ...], for each degree up to ``order``.
 
-    Outer products of the monomials of two halves of the coordinates give those of the whole, so a
+    Outer products of the monomials of two halves of the coordinates give all monomials, so a
     few large multiplications compute all of them. Gathering or slicing one coordinate after another
     was slower, forward and backward, or took longer to compile. Coordinates come first, as in
     ``engine.features``.

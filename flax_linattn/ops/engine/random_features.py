@@ -25,7 +25,7 @@ def gaussian(rows: int, columns: int, seed: int) -> Matrix:
 def orthogonal_gaussian(rows: int, columns: int, seed: int) -> Matrix:
     """Samples Gaussian rows, orthogonal within blocks of ``columns``, float64 [rows, columns].
 
-    Their lengths are those of Gaussian vectors (Choromanski et al., "Rethinking Attention with
+    They have the lengths of Gaussian vectors (Choromanski et al., "Rethinking Attention with
     Performers", 2021, section 2.4).
 
     Example:

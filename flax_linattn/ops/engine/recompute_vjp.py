@@ -13,13 +13,21 @@ from flax_linattn.ops.engine.prefix import Span
 from flax_linattn.typing import Array, State
 
 
-def recompute_vjp(plain: Callable[..., Any], gradients: Callable[..., Any]) -> Callable[..., Any]:
+def recompute_vjp(
+    plain: Callable[..., Any],
+    gradients: Callable[..., Any],
+    primal: Callable[..., Any] | None = None,
+) -> Callable[..., Any]:
     """Makes a scan with a hand-derived gradient that stores only the inputs.
 
     Args:
         plain: Function (chunk, chunk_size, q, span, initial) -> (last state, outputs [B, T, ...]).
         gradients: Function of the same arguments and of the gradients of the results of ``plain``
             -> the gradients of q, of the span's tokens and of the initial state.
+        primal: Function (chunk, sizes, q, span, initial) with the results of ``plain`` that runs
+            where nothing is differentiated; None means ``plain``. Pass it here, and do not
+            wrap the result in ``primal_only``: JAX cannot differentiate a ``custom_vjp`` in a
+            ``custom_jvp`` under ``vmap``.
 
     Returns:
         Function (chunk, sizes, q, span, initial) with the results of ``plain``. ``sizes`` holds the
@@ -43,6 +51,6 @@ def recompute_vjp(plain: Callable[..., Any], gradients: Callable[..., Any]) -> C
         dq, dtokens, dinitial = sizes.run(partial(gradients, chunk), *residuals, outer)
         return dq, Span(dtokens, None, None), dinitial
 
-    scan = jax.custom_vjp(run, nondiff_argnums=(0, 1))
+    scan = jax.custom_vjp(primal or run, nondiff_argnums=(0, 1))
     scan.defvjp(forward, backward)
     return scan

@@ -46,10 +46,10 @@ from flax_linattn.typing import (
 def sequence_parallel(mechanism: Mechanism, mesh: Mesh, axis: str) -> SequenceParallel:
     """Makes a mechanism whose ``attend`` takes sequences sharded over the devices of a mesh.
 
-    Its outputs, states and gradients are those of ``mechanism``, and it is used the same way, also
-    in ``nn.Attention``. Each device attends to its own shard of consecutive tokens; communication,
-    forward and backward, does not grow with the length of the sequence. Steps and states are not
-    sharded.
+    Its outputs, states and gradients equal those from ``mechanism``, and it is used the same way,
+    also in ``nn.Attention``. Each device attends to its own shard of consecutive tokens;
+    communication, forward and backward, does not grow with the length of the sequence. Steps and
+    states are not sharded.
 
     Args:
         mechanism: A streaming mechanism, with ``capabilities.mergeable``.

@@ -20,7 +20,7 @@ pooling by one query. ``bidirectional_aaren`` has an output of its own at each p
 
 External queries may replace the learned one (figure 1a and section 3.1: attention for a query as a
 many-to-one recurrent network): L queries [L, H, K], or [B, L, H, K] with L per sequence, such as
-latents that read a stream. All attend to the same tokens. Outputs are those of softmax
+latents that read a stream. All attend to the same tokens. Outputs equal softmax
 cross-attention, [B, L, H, V], from a state [B, L, H, ...] of constant size; causal outputs are
 [B, T, L, H, V], one per query after each token.
 
@@ -87,7 +87,7 @@ class LearnedQueryMechanism(ScoreScale, StreamingMechanism):
     ) -> tuple[ScanOutputs, State]:
         """Computes causal means [B, T, H, V] for scores [B, T, H]; keys in ``tokens`` are not used.
 
-        The remaining arguments and the results are those of ``exponential_scan``.
+        The remaining arguments and the results are as in ``exponential_scan``.
         """
 
     def _attend(self, call: Call) -> tuple[Outputs, State]:

@@ -140,8 +140,8 @@ class AFT(ChannelwiseSoftmax):
         position_bias = parameters.get("position_bias")
         score = jnp.broadcast_to(k[:, None], (k.shape[0], q.shape[1], *k.shape[1:]))
         if position_bias is not None:
-            # A position is the number of earlier valid tokens of the segment: those that attend to
-            # the token or to which it attends. A token to which none attends is padding.
+            # A position is the number of earlier valid tokens of the segment. A token
+            # that attends to none, and to which none attends, is padding.
             mutual = visible | jnp.swapaxes(visible, 1, 2)
             mutual = mutual & jnp.any(visible, axis=1, keepdims=True)
             position = jnp.sum(jnp.tril(mutual, -1), axis=2)

@@ -19,7 +19,7 @@ earlier tokens. ``forgetting_aaren`` is its counterpart with one learned query a
 constant size.
 
 Departures: the paper's "Pro" layers also normalize outputs, queries and keys, gate the output and
-mix keys and values with those of the previous token; these layers are not included. Padding does
+mix keys and values with the previous token's; these layers are not included. Padding does
 not decay scores. A single token lowers earlier scores by at most 100,000 (``MAX_DECAY``), which
 also stands for -inf, so it forgets all earlier tokens. ``engine.gates`` defines how a layer
 computes ``log_decay``, and its initial bias.

@@ -8,12 +8,17 @@ A token first erases the value stored at its key, then writes its own value ther
 here       paper
 =========  ==================================================================
 log_decay  a_t = log alpha_t (equation 10)
-beta       beta_t, the fraction of the old value that is replaced
+beta       beta_t, the fraction of the old value that is replaced, in [0, 1]; or
+           in [0, 2] with ``allow_neg_eigval``
 value      S_t^T (equation 10): here keys come first, [K, V]
 transition the product of all exp(a) (I - beta k k^T) of a span [K, K]
 chunked    the WY form (section 3.3; Yang et al., "Parallelizing linear
            transformers with the delta rule", 2024)
 =========  ==================================================================
+
+With beta up to 2, I - beta k k^T has the eigenvalue 1 - beta in [-1, 1] instead of [0, 1]: a token
+may negate what its key stores, so that one layer can count modulo 2 (Grazzi et al., "Unlocking
+state-tracking in linear RNNs through negative eigenvalues", ICLR 2025).
 
 Spans merge as affine maps, S -> M S + N, so a state also stores ``transition``: K more numbers per
 key channel than ``step`` alone would need.
@@ -32,7 +37,6 @@ from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.scipy.linalg import solve_triangular
 from jaxtyping import Float
 
 from flax_linattn.ops.contract.capabilities import Capabilities
@@ -60,9 +64,22 @@ class GatedDeltaState(NamedTuple):
     value: Float[Array, "B H K V"]
 
 
+def twice_sigmoid(x: Array) -> Array:
+    """Computes 2 sigmoid(x), as flash-linear-attention does with ``allow_neg_eigval``."""
+    return 2 * jax.nn.sigmoid(x)
+
+
+BETA = TokenArgument("beta", "H", low=0.0, high=1.0, activation=jax.nn.sigmoid)
+BETA_UP_TO_2 = dataclasses.replace(BETA, high=2.0, activation=twice_sigmoid)
+
+
 @dataclasses.dataclass(frozen=True)
 class GatedDelta(GatedMechanism):
     """Gated delta rule (module docstring: symbols, departures).
+
+    Attributes:
+        allow_neg_eigval: Whether ``beta`` may be up to 2, so that transitions have eigenvalues
+            down to -1; a layer then computes 2 sigmoid(x W + b) instead of sigmoid(x W + b).
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -82,10 +99,12 @@ class GatedDelta(GatedMechanism):
         constant_memory=True, noncausal=False, cross=False, mergeable=True, unit_vectors=True
     )
     parameters: ClassVar[tuple[str, ...]] = ("scale",)
-    token_arguments: ClassVar[tuple[TokenArgument, ...]] = (
-        LOG_DECAY,
-        TokenArgument("beta", "H", low=0.0, high=1.0, activation=jax.nn.sigmoid),
-    )
+
+    allow_neg_eigval: bool = False
+
+    @property
+    def token_arguments(self) -> tuple[TokenArgument, ...]:
+        return LOG_DECAY, BETA_UP_TO_2 if self.allow_neg_eigval else BETA
 
     def _init_state(self, sizes: StateSizes) -> GatedDeltaState:
         rows, keys = (sizes.batch_size, sizes.num_heads), sizes.key_dim
@@ -183,8 +202,42 @@ def _solve_writes(tokens: dict[str, Array]) -> DeltaWrites:
     new, erased = beta * v, beta * k * jnp.exp(decays.prefix_sums(a))
     if k.shape[2] == 1:  # no earlier token
         return DeltaWrites(new, erased)
-    overlap = jnp.tril(decays.decayed_products(beta * k, k, a), -1)
-    system = overlap + jnp.eye(k.shape[2], dtype=k.dtype)
-    right = jnp.concatenate([new, erased], axis=-1)
-    solved = solve_triangular(system, right, lower=True, unit_diagonal=True)
-    return DeltaWrites(solved[..., : v.shape[-1]], solved[..., v.shape[-1] :])
+    inverse = invert_unit_lower(decays.decayed_products(beta * k, k, a))
+    return DeltaWrites(
+        einsum("bhij,bhjv->bhiv", inverse, new), einsum("bhij,bhjk->bhik", inverse, erased)
+    )
+
+
+def invert_unit_lower(below: Array) -> Array:
+    """Inverts I + L, where L [..., C, C] is the strictly lower triangle of ``below``.
+
+    Diagonal blocks of doubling size are inverted by products of matrices,
+
+        [[A, 0], [L, B]]^-1 = [[A^-1, 0], [-B^-1 L A^-1, B^-1]],
+
+    as accurate as forward substitution. XLA for CPUs calls LAPACK for ``solve_triangular``, whose
+    batches wait for the threads that they run on: training on two cores hung (jaxlib 0.10.2).
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> invert_unit_lower(jnp.full((3, 3), 2.0)).tolist()
+        [[1.0, 0.0, 0.0], [-2.0, 1.0, 0.0], [2.0, -2.0, 1.0]]
+    """
+    *rows, size, _ = below.shape
+    full = 1 << (size - 1).bit_length()
+    below = jnp.pad(below, [*((0, 0) for _ in rows), (0, full - size), (0, full - size)])
+    inverse = jnp.ones((*rows, full, 1, 1), below.dtype)
+    half = 1
+    while half < full:
+        count = full // (2 * half)
+        blocks = below.reshape(*rows, count, 2 * half, count, 2 * half)
+        is_diagonal = jnp.eye(count, dtype=bool)[:, None, :, None]
+        diagonal = jnp.sum(jnp.where(is_diagonal, blocks, 0), axis=-2)
+        pairs = inverse.reshape(*rows, count, 2, half, half)
+        first, second = pairs[..., 0, :, :], pairs[..., 1, :, :]
+        product = einsum("...ij,...jk->...ik", diagonal[..., half:, :half], first)
+        corner = -einsum("...ij,...jk->...ik", second, product)
+        above = jnp.concatenate([first, jnp.zeros_like(first)], axis=-1)
+        inverse = jnp.concatenate([above, jnp.concatenate([corner, second], axis=-1)], axis=-2)
+        half *= 2
+    return inverse[..., 0, :size, :size]

@@ -62,7 +62,6 @@ class DecayedSums(GatedMechanism):
     capabilities: ClassVar[Capabilities] = Capabilities(
         constant_memory=True, noncausal=False, cross=False, mergeable=True
     )
-    parameters: ClassVar[tuple[str, ...]] = ("scale",)
 
     def _channels(self, key_dim: int) -> int:
         """Returns the number of log-decays per head."""
@@ -137,6 +136,7 @@ class GatedLinearAttention(DecayedSums):
 
     name: ClassVar[str] = "gated_linear"
     about: ClassVar[str] = "linear attention with a decay per token and channel (Yang et al., 2024)"
+    parameters: ClassVar[tuple[str, ...]] = ("scale",)
     token_arguments: ClassVar[tuple[TokenArgument, ...]] = (
         TokenArgument("log_decay", "HK", high=0.0, activation=gla_gate),
     )

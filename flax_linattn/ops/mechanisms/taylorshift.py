@@ -294,7 +294,7 @@ order=2, form='direct', which needs no state, or a larger max_features.
         """Rejects options that only order 2 has."""
         if self.coefficients != type(self).coefficients:
             raise ValueError(
-                f"coefficients (a, b, c) are those of a polynomial of order 2, got "
+                f"coefficients (a, b, c) define a polynomial of order 2, got "
                 f"{self.coefficients} with order={self.order}; omit one of them."
             )
         if self.switch != "speed":

@@ -121,6 +121,10 @@ class ClassStream(Streaming, Generic[Observation]):
         best = self._run.data_spec.classes[int(np.argmax(prediction.probabilities))]
         return [prediction.step, best, *prediction.probabilities]
 
+    def class_outputs(self) -> dict[str, Any]:
+        """Describes the outputs for a bundle; see ``interface``."""
+        return {"kind": "classes", "names": list(self._run.data_spec.classes)}
+
     def plot(self, path: Path) -> None:
         """Plots the probabilities of the last 10,000 observations."""
         steps = [prediction.step for prediction in self._predictions]

@@ -146,7 +146,7 @@ def summarize_next_event(
 ) -> dict[str, Array]:
     """Likelihood of an event, and distribution of the next event, from outputs [3 K + M].
 
-    ``log_gap`` and ``event_type`` are those of the event to score; ``within`` is the logarithm of
+    ``log_gap`` and ``event_type`` belong to the event to score; ``within`` is the logarithm of
     a time. Times are in units of the scale.
 
     Returns:

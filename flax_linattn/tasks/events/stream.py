@@ -331,9 +331,8 @@ class EventsStream(Streaming):
         if self._stream.num_steps:
             self._events.append(self._last)
 
-    @property
-    def max_extra_observations(self) -> int:
-        return int(self._begin is not None)
+    def num_observations(self, record: Record) -> int:
+        return int(record["num_steps"]) + (self._begin is not None)
 
     def end(self) -> str | None:
         if not self.num_foreseen:

@@ -61,9 +61,9 @@ def backtest(
     fold, for ``epochs``, with the options and seed of the run; the validation fraction of the run
     selects its parameters.
 
-    The baselines are those of ``evaluate``, with the ridge of the model's training rows. Without
-    ``refit``, a ridge that is fitted again before each fold is added (``refitted_ridge``). In all
-    folds, errors are on values scaled by the training rows of the run.
+    The baselines are the same as in ``evaluate``, with the ridge of the model's training rows.
+    Without ``refit``, a ridge that is fitted again before each fold is added (``refitted_ridge``).
+    In all folds, errors are on values scaled by the training rows of the run.
 
     Results are saved in the folder ``backtest`` of the run; finished folds are not computed again.
     """

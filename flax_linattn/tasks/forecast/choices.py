@@ -35,7 +35,7 @@ def choose(panel: SeriesPanel, config: ForecastConfig) -> tuple[ForecastConfig, 
     - ``context_length`` is the shortest multiple of the season whose ridge has a validation error
       within 1 % of the smallest.
     - ``patch_length`` is an eighth of the context, so that a longer context has no more tokens.
-    - ``ridge_maps`` are those of ``fit_ridge``.
+    - ``ridge_maps`` come from ``fit_ridge``.
     - ``stride`` skips training windows if all of them would take longer than the time limit; the
       windows of long series overlap, and are nearly the same.
     """

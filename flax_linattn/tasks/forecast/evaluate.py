@@ -124,12 +124,12 @@ def remark(values: Mapping[str, Any]) -> str:
 
     Example:
         >>> remark({"attention_share": 0.0, "test_coverage_80": 0.764})
-        'the weight of the attention is 0, so the forecasts are those of the ridge; the 80 % ...'
+        'the weight of the attention is 0, so the forecasts come from the ridge alone; ...'
         >>> remark({"attention_share": 0.3})
         ''
     """
     known = " and the known future covariates" if values.get("known_share") else ""
-    alone = f"the weight of the attention is 0, so the forecasts are those of the ridge{known}"
+    alone = f"the weight of the attention is 0, so the forecasts come from the ridge{known} alone"
     covered = [
         f"the {name.removeprefix(COVERAGE)} % interval covers {100 * value:.3g} % of true values"
         for name, value in values.items()
@@ -149,7 +149,7 @@ def evaluate_model(run: Run, windows: PanelWindows) -> Report:
 
     Errors are on standardized values. A run on one series also reports errors in the units of the
     file, by step and by channel; a run on a panel reports MASE, and errors by series (``series``:
-    the best and the worst). Errors on the validation rows are added if the windows are those of the
+    the best and the worst). Errors on the validation rows are added if the windows cover the
     run's own test rows.
     """
     config, data_spec = run.config, run.data_spec

@@ -47,7 +47,13 @@ NIXTLA_TARGET = "y"
 class SeriesInfo:
     """A training series of a panel: scale of each channel, split, and MASE divisors.
 
-    ``seasonal`` is ``seasonal_scale`` of each target; ``checksum`` that of the rows of the split.
+    Attributes:
+        name: Name of the series.
+        mean: Mean of each channel over the training rows.
+        std: Standard deviation of each channel over the training rows.
+        split: First and last row, exclusive, of the training, validation and test rows.
+        seasonal: Divisor of MASE of each target, see ``seasonal_scale``; None if undefined.
+        checksum: Checksum of the rows of the split.
     """
 
     name: str
@@ -482,7 +488,7 @@ def _scales(
 ) -> list[data.Standardizer]:
     """The scale of each series, by its training rows with missing values filled.
 
-    Standard deviations are those of the population, as in scikit-learn's ``StandardScaler`` and
+    Standard deviations divide by N, as in scikit-learn's ``StandardScaler`` and
     hence Time-Series-Library. All series share the scale of known future covariates: a covariate
     that is constant in each series, such as the size of a shop, would vanish in a scale of its own.
     """
@@ -508,8 +514,9 @@ def _scales(
 def seasonal_scale(values: NDArray[np.float64], season: int) -> tuple[float | None, ...]:
     """The divisor of MASE (Hyndman and Koehler, 2006): mean absolute seasonal differences.
 
-    Channels are those of training rows [T, C], NaN = missing; None if all differences are 0. If no
-    pair of values one season apart is known, consecutive values are used, as in the Monash archive.
+    Takes the channels of training rows [T, C], NaN = missing; returns None if all differences are
+    0. If no pair of values one season apart is known, consecutive values are used, as in the Monash
+    archive.
 
     Example:
         >>> seasonal_scale(np.array([[1.0, 5.0], [3.0, 5.0], [2.0, 5.0]]), season=2)

@@ -22,7 +22,7 @@ from flax_linattn.tasks.forecast.panel import count_series
 from flax_linattn.tasks.forecast.rows import Row, RowLines, check_time_kind
 from flax_linattn.tasks.options import mechanism_name
 from flax_linattn.tasks.spec import Run
-from flax_linattn.tasks.streaming import Record, Streaming
+from flax_linattn.tasks.streaming import Record, Streaming, describe_channels
 
 _CALENDAR = np.array(["0001-01-02", "9999-12-30"], "M8[us]")
 """First and last time of the calendar, with a margin of one day for the time zone."""
@@ -61,10 +61,10 @@ class ForecastStream(Streaming):
     A missing value repeats the channel's last value, or the training mean if there is none, with a
     missing-value flag if the model was trained with flags. After all channels, a row has the known
     future covariates of its H steps, step by step, as columns ``price+1``, ``price+2``, ...; a
-    missing covariate repeats the last value, and lines with names may omit those of a static
-    channel. Gaps are not filled: an observation counts as the next step, whatever its time, even
-    with the time of the previous one. After a restart, an observation with the last time may be the
-    last one again; it is refused unless ``is_processed`` was called, which counts such rows.
+    missing covariate repeats the last value, and lines with names may omit the covariates of a
+    static channel. Gaps are not filled: an observation counts as the next step, whatever its time,
+    even with the time of the previous one. After a restart, an observation with the last time may
+    be the last one again; it is refused unless ``is_processed`` was called, which counts such rows.
 
     Args:
         run: The trained run.
@@ -121,7 +121,7 @@ class ForecastStream(Streaming):
         self._last_values = np.asarray(data_spec.standardizer.mean, np.float64)
         self._time: pd.Timestamp | int | None = None
         self._at_last = 0  # number of rows with that time
-        self._num_asked = 0  # how many of them is_processed was called for
+        self._num_checked = 0  # how many of them is_processed was called for
         self._restored_time: pd.Timestamp | int | None = None
         self._recent: deque[Row] = deque(maxlen=2 * options.context_length)
         self._forecast: NDArray[np.float64] | None = None
@@ -225,6 +225,30 @@ class ForecastStream(Streaming):
         time = "" if observation.time is None else str(self._time)
         return [self.num_steps, time, *self._forecast.ravel()]
 
+    def interface(self) -> dict[str, Any] | None:
+        """Describes channels, calendar and targets; None with known future covariates."""
+        spec, scale = self._data_spec, self._data_spec.standardizer
+        if spec.known_inputs:
+            return None
+        channels = describe_channels(spec.channels, scale)
+        flags = {"kind": "flags", "count": spec.num_flags}
+        times = {
+            "kind": "calendar",
+            "names": list(spec.time_features),
+            "time_zone": spec.time_zone,
+        }
+        parts = [channels, *[flags] * bool(spec.num_flags), *[times] * bool(spec.time_features)]
+        columns = self.header[2:]
+        of_target = [i for _ in range(self._horizon) for i in spec.targets]
+        per_target = len(columns) // len(of_target)
+        outputs = {
+            "kind": "targets",
+            "columns": list(columns),
+            "mean": [float(scale.mean[i]) for i in of_target for _ in range(per_target)],
+            "std": [float(scale.std[i]) for i in of_target for _ in range(per_target)],
+        }
+        return {"inputs": parts, "outputs": outputs, "context": self._context}
+
     def end(self) -> str | None:
         notes = []
         if self.num_gaps > 1:
@@ -285,7 +309,7 @@ class ForecastStream(Streaming):
         return in_calendar and 0 < rows <= record["num_steps"]
 
     def resume(self) -> None:
-        self._restored_time, self._num_asked = self._time, 0
+        self._restored_time, self._num_checked = self._time, 0
 
     def ages(self, record: Record) -> Sequence[int]:
         return self._ages(record["num_steps"])
@@ -296,16 +320,16 @@ class ForecastStream(Streaming):
 
     def is_processed(self, number: int, observation: Row) -> bool:
         if number == 1:
-            self._num_asked = 0
+            self._num_checked = 0
         time = self._convert_time(observation.time)
         if time is None or self._time is None:
             return super().is_processed(number, observation)
         if time != self._time:
             return bool(time < self._time)
-        self._num_asked += 1
-        if self._num_asked > self._at_last:
+        self._num_checked += 1
+        if self._num_checked > self._at_last:
             self._restored_time = None  # a new row with the last time, not the last row again
-        return self._num_asked <= self._at_last
+        return self._num_checked <= self._at_last
 
     def _check_time(self, time: Any) -> None:
         """Refuses times that the stream has processed, after a restart also the last one."""

@@ -170,8 +170,7 @@ class ForecastTask(Task[ForecastConfig, SeriesPanel, ForecastSpec]):
     def stream_error(self, run: Run, batches: training.BatchSource) -> dict[str, Any]:
         """Difference of stream and parallel forecasts after each of the first 300 test rows.
 
-        Values are standardized. With a mechanism whose state grows, the rows are those of one
-        window.
+        Values are standardized. With a mechanism whose state grows, over the rows of one window.
         """
         assert isinstance(batches, PanelWindows)
         length = run.config.data.context_length

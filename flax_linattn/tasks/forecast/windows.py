@@ -134,7 +134,7 @@ def file_windows(run: Run, file: Path) -> PanelWindows:
 def validation_windows(run: Run, windows: PanelWindows) -> PanelWindows | None:
     """The windows of a run's validation rows, for the series of its test windows.
 
-    None if the given windows are not those of the run's test rows, but of another file.
+    None if the given windows are from another file instead of the run's test rows.
     """
     splits = [data_spec.parts for data_spec in windows.data_specs]
     if windows.parts != tuple(split.test for split in splits):

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from flax_linattn import inference
 from flax_linattn.checks import OptionError, check_choice
 from flax_linattn.inference.programs import compile_once
+from flax_linattn.tasks.offline_rl.actions import ActionChooser
 from flax_linattn.tasks.offline_rl.data import (
     OfflineRLSpec,
     begin_context,
@@ -55,14 +56,14 @@ class StreamMemory:
         return age == steps
 
     def step(self, x: Numbers, begins: Rows) -> Numbers:
-        """Processes one step of each row, and predicts the actions.
+        """Processes one step of each row, and returns the outputs of the model.
 
         Args:
             x: Steps, float32 [B, 3 + S + A], see ``models.DecisionColumns``.
             begins: Boolean array of shape [B]; ``True`` marks rows in which an episode begins.
 
         Returns:
-            Actions, float32 [B, A] in -1 ... 1.
+            Outputs, float32 [B, O]: scaled actions, or logits of discrete actions.
 
         Raises:
             ValueError: If the capacity is exhausted; no row is changed then.
@@ -70,9 +71,9 @@ class StreamMemory:
         before = np.where(begins, 0, self.ages)
         # Among several rows, an idle row continues beyond the end of its episode.
         played = before < self._max_steps if len(x) > 1 else None
-        actions = np.asarray(self.stream.step(x, played, reset=begins))
+        outputs = np.asarray(self.stream.step(x, played, reset=begins))
         self.ages = before + 1
-        return actions
+        return outputs
 
 
 class RestartMemory(StreamMemory):
@@ -139,13 +140,13 @@ class WindowMemory:
         self.state[rows, last] = x
         self._filled = last + 1
         mask = np.arange(self._context) < self._filled[:, None]
-        actions = predict_actions(self._model, begin_context(self.state, self._clock), mask)
-        return np.asarray(actions)[rows, last]
+        outputs = predict_outputs(self._model, begin_context(self.state, self._clock), mask)
+        return np.asarray(outputs)[rows, last]
 
 
 @compile_once()
-def predict_actions(model: Any, x: Any, mask: Any) -> Any:
-    """Predicts scaled actions of windows, float32 [B, T, A]; equal structures share a program."""
+def predict_outputs(model: Any, x: Any, mask: Any) -> Any:
+    """Computes outputs of windows, float32 [B, T, O]; equal structures share a program."""
     return model(x, mask=mask)
 
 
@@ -173,22 +174,24 @@ def make_stream_memory(run: Run, act: str, num_rows: int, max_steps: int) -> Str
     return StreamMemory(run, num_rows, max_steps)
 
 
-class DecisionAgent:
+class DecisionAgent(ActionChooser):
     """Plays with the model of a run in B rows: a ``control.Agent``.
 
     The return-to-go of an episode starts at the target return and decreases by each reward.
 
     Args:
         data_spec: Data spec of the run.
-        memory: Memory that predicts actions from the context of previous steps.
+        memory: Memory that computes outputs from the context of previous steps.
         num_rows: Number of rows B.
         target_return: Return-to-go at the start of an episode.
+        sample: Sample discrete actions, see ``ActionChooser``.
 
     Attributes:
         memory: The memory.
         returns_to_go: Return-to-go of each row, float64 [B], in the unit of rewards.
         steps: Number of steps of the episode so far, int64 [B].
-        last_actions: Actions of the previous step, float32 [B, A] in -1 ... 1.
+        last_actions: Scaled actions of the previous step, float32 [B, A].
+        outputs: Outputs of the model in the previous step, such as logits, float32 [B, O].
     """
 
     def __init__(
@@ -197,20 +200,25 @@ class DecisionAgent:
         memory: StreamMemory | WindowMemory,
         num_rows: int,
         target_return: float,
+        sample: bool = False,
     ) -> None:
+        super().__init__(data_spec.action_space, sample)
         self._data_spec, self._target = data_spec, target_return
         self.memory = memory
         self.returns_to_go = np.full(num_rows, target_return, np.float64)
         self.steps = np.zeros(num_rows, np.int64)
         self.last_actions = np.zeros((num_rows, data_spec.action_dim), np.float32)
+        self.outputs = np.zeros((num_rows, data_spec.action_space.num_outputs), np.float32)
 
     def act(
         self,
         observations: NDArray[np.float32],
         rewards: NDArray[np.float32],
         begins: NDArray[np.bool_],
-    ) -> NDArray[np.float32]:
+    ) -> NDArray:
         """Chooses the next action of each row; see ``control.Agent``.
+
+        A discrete action is -1 if the outputs of the model are NaN.
 
         Raises:
             ValueError: If a shape differs, a number is not finite, or the capacity of the model is
@@ -237,9 +245,10 @@ class DecisionAgent:
             data_spec.scaled_observations(observations),
             np.where(begins[:, None], 0, self.last_actions),
         )
-        actions = self.memory.step(x, begins)
-        self.steps, self.returns_to_go, self.last_actions = time + 1, returns_to_go, actions
-        return data_spec.actions(actions)
+        self.outputs = self.memory.step(x, begins)
+        self.last_actions = self.choose(self.outputs)
+        self.steps, self.returns_to_go = time + 1, returns_to_go
+        return data_spec.actions(self.last_actions)
 
 
 def make_agent(
@@ -249,6 +258,7 @@ def make_agent(
     *,
     act: str | None = None,
     target_return: float | None = None,
+    sample_actions: bool | None = None,
 ) -> DecisionAgent:
     """Makes an agent of a run, for ``control.play`` or a loop of your own.
 
@@ -258,6 +268,7 @@ def make_agent(
         max_steps: Maximum number of steps of an episode. Idle rows may continue beyond it.
         act: Inference mode, "window", "stream" or "restart". Default: the option of the run.
         target_return: Return-to-go at the start of an episode. Default: that of the run.
+        sample_actions: Sample discrete actions. Default: the option of the run.
 
     Raises:
         ValueError: If the inference mode needs a model that streams, or the model does not support
@@ -274,7 +285,12 @@ def make_agent(
             "max_length",
             "position",
         )
+    sample = run.config.play.sample_actions if sample_actions is None else sample_actions
+    if sample and run.data_spec.num_actions is None:
+        raise OptionError("sample_actions needs discrete actions; omit it.", "sample_actions")
+    memory: StreamMemory | WindowMemory
     if act == "window":
-        return DecisionAgent(run.data_spec, WindowMemory(run, num_rows), num_rows, target)
-    memory = make_stream_memory(run, act, num_rows, max_steps)
-    return DecisionAgent(run.data_spec, memory, num_rows, target)
+        memory = WindowMemory(run, num_rows)
+    else:
+        memory = make_stream_memory(run, act, num_rows, max_steps)
+    return DecisionAgent(run.data_spec, memory, num_rows, target, sample)

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from flax_linattn.data.episodes import Episodes
 from flax_linattn.inference.programs import compile_once
+from flax_linattn.tasks.offline_rl.actions import ActionChooser, ActionSpace
 from flax_linattn.tasks.offline_rl.data import OfflineRLSpec
 from flax_linattn.typing import Array
 
@@ -24,23 +25,24 @@ LEARNING_RATE = 1e-3
 
 
 class Policy(nnx.Module):
-    """Maps scaled observations [..., S] to scaled actions [..., A]; two hidden layers of 256."""
+    """Maps scaled observations [..., S] to outputs [..., O]; two hidden layers of 256."""
 
-    def __init__(self, observation_dim: int, action_dim: int, *, rngs: nnx.Rngs) -> None:
-        sizes = (observation_dim, HIDDEN, HIDDEN, action_dim)
+    def __init__(self, observation_dim: int, space: ActionSpace, *, rngs: nnx.Rngs) -> None:
+        self.space = space
+        sizes = (observation_dim, HIDDEN, HIDDEN, space.num_outputs)
         self.layers = nnx.List(nnx.Linear(*pair, rngs=rngs) for pair in itertools.pairwise(sizes))
 
     def __call__(self, observations: Array) -> Array:
-        """Predicts actions [..., A] in -1 ... 1 from observations [..., S]."""
+        """Predicts scaled actions, or logits of discrete ones, from observations [..., S]."""
         *hidden, last = self.layers
         for layer in hidden:
             observations = jax.nn.relu(layer(observations))
-        return jnp.tanh(last(observations))
+        return self.space.read(last(observations))
 
 
 def train_policy(episodes: Episodes, data_spec: OfflineRLSpec, num_steps: int, seed: int) -> Policy:
-    """Trains a policy on squared errors by Adam, with ``num_steps`` batches of 256 steps."""
-    policy = Policy(data_spec.observation_dim, data_spec.action_dim, rngs=nnx.Rngs(seed))
+    """Trains a policy on the loss of actions by Adam, with ``num_steps`` batches of 256 steps."""
+    policy = Policy(data_spec.observation_dim, data_spec.action_space, rngs=nnx.Rngs(seed))
     observations = jnp.asarray(data_spec.scaled_observations(episodes.observations))
     actions = jnp.asarray(data_spec.scaled_actions(episodes.actions))
     key = jax.random.fold_in(jax.random.key(seed), 1)
@@ -57,7 +59,7 @@ def _fit(
 
     def loss(params: Any, rows: Array) -> Array:
         policy = nnx.merge(graphdef, params)
-        return jnp.mean((policy(observations[rows]) - actions[rows]) ** 2)
+        return jnp.mean(policy.space.evaluate(policy(observations[rows]), actions[rows])["loss"])
 
     def step(carry: Any, number: Array) -> Any:
         params, state = carry
@@ -71,10 +73,11 @@ def _fit(
     return params
 
 
-class PolicyAgent:
+class PolicyAgent(ActionChooser):
     """Plays with a policy: a ``control.Agent`` without memory."""
 
-    def __init__(self, policy: Policy, data_spec: OfflineRLSpec) -> None:
+    def __init__(self, policy: Policy, data_spec: OfflineRLSpec, sample: bool = False) -> None:
+        super().__init__(policy.space, sample)
         self._policy, self._data_spec = policy, data_spec
 
     def act(
@@ -82,15 +85,14 @@ class PolicyAgent:
         observations: NDArray[np.float32],
         rewards: NDArray[np.float32],
         begins: NDArray[np.bool_],
-    ) -> NDArray[np.float32]:
+    ) -> NDArray:
         """Chooses the next action of each row; see ``control.Agent``."""
-        actions = predict_policy_actions(
-            self._policy, self._data_spec.scaled_observations(observations)
-        )
-        return self._data_spec.actions(np.asarray(actions))
+        scaled = self._data_spec.scaled_observations(observations)
+        outputs = np.asarray(predict_policy_outputs(self._policy, scaled))
+        return self._data_spec.actions(self.choose(outputs))
 
 
 @compile_once()
-def predict_policy_actions(policy: Any, observations: Any) -> Any:
-    """Predicts scaled actions of a policy, compiled once."""
+def predict_policy_outputs(policy: Any, observations: Any) -> Any:
+    """Computes outputs of a policy, compiled once."""
     return policy(observations)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Mapping
 from typing import ClassVar, NamedTuple
@@ -16,9 +17,15 @@ from flax_linattn import data
 from flax_linattn.checks import OptionError, check_integers, quote
 from flax_linattn.data.batches.batches import ALL_ROWS
 from flax_linattn.data.episodes import Episodes, find_family, load_episodes, split_episodes
-from flax_linattn.data.episodes.episodes import MAX_FLOAT32
+from flax_linattn.data.episodes.episodes import MAX_DISCRETE_ACTIONS, MAX_FLOAT32
+from flax_linattn.tasks.offline_rl.actions import (
+    ActionSpace,
+    ContinuousActions,
+    DiscreteActions,
+    to_float32,
+)
 from flax_linattn.tasks.offline_rl.options import OfflineRLConfig, OfflineRLData
-from flax_linattn.tasks.spec import DataSpec
+from flax_linattn.tasks.spec import DataSpec, omit_if_empty
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,8 +37,8 @@ class OfflineRLSpec(DataSpec):
         env_id: Environment to play in; None plays no episodes.
         observation_mean: Mean of each number of an observation.
         observation_scale: Divisor of each number of an observation after subtracting the mean.
-        action_low: Value of each number of an action that is scaled to -1.
-        action_high: Value of each number of an action that is scaled to 1.
+        action_low: Value of each number of a continuous action that is scaled to -1.
+        action_high: Value of each number of a continuous action that is scaled to 1.
         return_scale: Return that is scaled to 1.
         target_return: Default target return of an episode.
         mean_return: Mean return of the training episodes.
@@ -39,6 +46,7 @@ class OfflineRLSpec(DataSpec):
         max_steps: Number of steps of the longest episode of all splits.
         num_train_steps: Number of steps of the training episodes.
         checksum: Checksums of the training episodes ("train") and the test episodes ("test").
+        num_actions: Number of discrete actions; None if actions are continuous.
     """
 
     dataset: str
@@ -54,6 +62,7 @@ class OfflineRLSpec(DataSpec):
     max_steps: int
     num_train_steps: int
     checksum: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    num_actions: int | None = omit_if_empty(None)
     scale_fields: ClassVar[tuple[str, ...]] = (
         *("observation_mean", "observation_scale"),
         *("action_low", "action_high", "return_scale"),
@@ -76,8 +85,15 @@ class OfflineRLSpec(DataSpec):
 
     @property
     def action_dim(self) -> int:
-        """Size A of an action."""
-        return len(self.action_low)
+        """Size A of an action, 1 for discrete actions."""
+        return self.action_space.action_dim
+
+    @functools.cached_property
+    def action_space(self) -> ActionSpace:
+        """How actions enter a model and are chosen from its outputs."""
+        if self.num_actions is not None:
+            return DiscreteActions(self.num_actions)
+        return ContinuousActions(self.action_low, self.action_high)
 
     def scaled_observations(self, observations: NDArray) -> NDArray[np.float32]:
         """Scales observations [..., S] to inputs of the model."""
@@ -85,23 +101,18 @@ class OfflineRLSpec(DataSpec):
         return to_float32((observations - mean) / scale)
 
     def scaled_actions(self, actions: NDArray) -> NDArray[np.float32]:
-        """Scales actions [..., A] to -1 ... 1."""
-        middle, half = self._range()
-        return to_float32((actions - middle) / half)
+        """Scales actions to inputs of the model [..., A], see ``ActionSpace``."""
+        return self.action_space.scale(actions)
 
-    def actions(self, scaled: NDArray) -> NDArray[np.float32]:
-        """Scales actions in -1 ... 1 back to the unit of the data."""
-        middle, half = self._range()
-        return to_float32(scaled * half + middle)
-
-    def _range(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        low, high = np.array(self.action_low), np.array(self.action_high)
-        return (low + high) / 2, (high - low) / 2
+    def actions(self, scaled: NDArray) -> NDArray:
+        """Returns the actions of scaled actions [..., A] in the unit of the data."""
+        return self.action_space.unscale(scaled)
 
     def check(self) -> None:
         """Checks types and sizes of what was read from the run folder."""
         super().check()
         check_integers(1, observation_dim=self.observation_dim, action_dim=self.action_dim)
+        check_integers(1, MAX_DISCRETE_ACTIONS, num_actions=self.num_actions)
         check_integers(1, max_steps=self.max_steps, num_train_steps=self.num_train_steps)
         for name, values in (
             ("observation_mean", self.observation_mean),
@@ -117,7 +128,7 @@ class OfflineRLSpec(DataSpec):
                 "observation_mean and observation_scale must have the same length.",
                 "observation_scale",
             )
-        if len(self.action_high) != self.action_dim:
+        if len(self.action_high) != len(self.action_low):
             raise OptionError(
                 "action_low and action_high must have the same length.", "action_high"
             )
@@ -128,12 +139,6 @@ class OfflineRLSpec(DataSpec):
             )
         if not all(low < high for low, high in zip(self.action_low, self.action_high, strict=True)):
             raise OptionError("action_low must be below action_high.", "action_low")
-
-
-def to_float32(values: NDArray) -> NDArray[np.float32]:
-    """Converts to float32; larger values become infinite, and the model's actions NaN."""
-    with np.errstate(over="ignore"):
-        return values.astype(np.float32)
 
 
 PUBLISHED_TARGETS = {"HalfCheetah": 6000.0, "Hopper": 3600.0, "Walker2d": 5000.0, "Ant": 6000.0}
@@ -195,7 +200,8 @@ def describe(episodes: Episodes, config: OfflineRLConfig) -> OfflineRLSpec:
     """Makes the data spec: scales and returns of the training episodes.
 
     Observations are standardized as in the published code, except numbers that never change.
-    Actions that are all in -1 ... 1, as in D4RL, stay as they are; others are scaled to that range.
+    Continuous actions that are all in -1 ... 1, as in D4RL, stay as they are; others are scaled to
+    that range.
     """
     parts = split_data(episodes, config.data)
     train = parts.train
@@ -211,11 +217,7 @@ def describe(episodes: Episodes, config: OfflineRLConfig) -> OfflineRLSpec:
     observations = train.observations.astype(np.float64)
     # Minimum and maximum, because the standard deviation of a constant may be a rounding error.
     constant = observations.min(axis=0) == observations.max(axis=0)
-    actions = train.actions.astype(np.float64)
-    low, high = actions.min(axis=0), actions.max(axis=0)
-    if max(-low.min(), high.max()) <= UNIT:
-        low, high = -np.ones_like(low), np.ones_like(high)
-    margin = np.where(low == high, np.maximum(np.abs(low), 1), 0)
+    low, high = ((), ()) if train.num_actions is not None else action_range(train.actions)
     env_id = resolve_env(config.data, episodes)
     best = float(train.returns.max())
     max_return = float(np.abs(train.returns_to_go()).max())
@@ -224,8 +226,8 @@ def describe(episodes: Episodes, config: OfflineRLConfig) -> OfflineRLSpec:
         env_id=env_id,
         observation_mean=tuple(observations.mean(axis=0).tolist()),
         observation_scale=tuple(np.where(constant, 1.0, observations.std(axis=0) + 1e-6).tolist()),
-        action_low=tuple((low - margin).tolist()),
-        action_high=tuple((high + margin).tolist()),
+        action_low=low,
+        action_high=high,
         return_scale=config.fit.return_scale or max_return or 1.0,
         target_return=resolve_target_return(config, env_id, best),
         mean_return=float(train.returns.mean()),
@@ -233,7 +235,17 @@ def describe(episodes: Episodes, config: OfflineRLConfig) -> OfflineRLSpec:
         max_steps=longest,
         num_train_steps=train.num_steps,
         checksum={"train": train.checksum(), "test": parts.test.checksum()},
+        num_actions=train.num_actions,
     )
+
+
+def action_range(actions: NDArray) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Returns the values of each number of continuous actions that are scaled to -1 and to 1."""
+    low, high = (bound.astype(np.float64) for bound in (actions.min(axis=0), actions.max(axis=0)))
+    if max(-low.min(), high.max()) <= UNIT:
+        low, high = -np.ones_like(low), np.ones_like(high)
+    margin = np.where(low == high, np.maximum(np.abs(low), 1), 0)
+    return tuple((low - margin).tolist()), tuple((high + margin).tolist())
 
 
 def resolve_target_return(config: OfflineRLConfig, env_id: str | None, best: float) -> float:
@@ -253,7 +265,7 @@ def max_episode_length(config: OfflineRLConfig) -> int | None:
 
 
 class Steps(NamedTuple):
-    """All steps of episodes: inputs [N, 3 + S + A] and target actions [N, A] in -1 ... 1."""
+    """All steps of episodes: inputs [N, 3 + S + A] and scaled target actions [N, A]."""
 
     x: NDArray[np.float32]
     actions: NDArray[np.float32]

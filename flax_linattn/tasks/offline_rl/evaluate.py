@@ -18,12 +18,14 @@ from flax import nnx
 from flax_linattn import control, models
 from flax_linattn.checks import OptionError
 from flax_linattn.data.episodes import Episodes, find_family, normalized_scores
+from flax_linattn.data.episodes.episodes import actions_as_text
 from flax_linattn.tasks.baselines import Baselines, read_or_note
-from flax_linattn.tasks.offline_rl.agent import make_agent, predict_actions
+from flax_linattn.tasks.offline_rl.actions import ActionSpace
+from flax_linattn.tasks.offline_rl.agent import make_agent, predict_outputs
 from flax_linattn.tasks.offline_rl.behavior_cloning import (
     Policy,
     PolicyAgent,
-    predict_policy_actions,
+    predict_policy_outputs,
     train_policy,
 )
 from flax_linattn.tasks.offline_rl.data import (
@@ -53,10 +55,6 @@ RETURN_BASELINES = Baselines(
     ("data", "behavior_cloning", "percentile_behavior_cloning"),
     larger_is_better=True,
     title="return",
-)
-# The baselines receive observations, but neither the return-to-go nor previous actions.
-ACTION_BASELINES = Baselines(
-    "mse", ("mean", "ridge", "behavior_cloning"), title="squared error of actions"
 )
 
 BEST_FRACTION = 0.1
@@ -94,6 +92,8 @@ def check_environment(episodes: Episodes, env_id: str, config: OfflineRLConfig) 
             "env",
         )
     with closing(_make_environments(env_id, 1, episodes, episodes.name, config)) as environments:
+        if episodes.num_actions is not None:
+            return
         low, high = control.action_bounds(environments)
         overshoot = np.maximum(low - episodes.actions, episodes.actions - high)
         if fraction := float((overshoot > MAX_OVERSHOOT).any(axis=1).mean()):
@@ -111,15 +111,21 @@ def _make_environments(
     dataset: str,
     config: OfflineRLConfig,
 ) -> VectorEnv:
-    """Makes environments, and checks their action size and maximum number of steps."""
+    """Makes environments, and checks their actions and maximum number of steps."""
     environments = control.make_environments(env_id, num_envs, observation_dim=like.observation_dim)
     max_length, limit = max_episode_length(config), control.max_episode_steps(environments)
     try:
-        action_dim = len(control.action_bounds(environments)[0])
-        if action_dim != like.action_dim:
+        num_actions = control.num_actions(environments)
+        if num_actions is None:
+            action_dim = len(control.action_bounds(environments)[0])
+            fits = like.num_actions is None and like.action_dim == action_dim
+        else:
+            action_dim, fits = 1, like.num_actions is not None and like.num_actions <= num_actions
+        if not fits:
             raise OptionError(
-                f"expected actions of {like.action_dim} numbers, as in {dataset}, got {action_dim} "
-                f"in {env_id}; pass the environment of the data.",
+                f"expected {actions_as_text(like.action_dim, like.num_actions)}, as in {dataset}, "
+                f"got {actions_as_text(action_dim, num_actions)} in {env_id}; pass the environment "
+                "of the data. Discrete actions must be stored as integers.",
                 "env",
             )
         if max_length is not None and limit > max_length:
@@ -161,14 +167,14 @@ def played_return(
 
 
 def test_values(run: Run, batches: WindowBatches) -> tuple[dict[str, Any], Episodes | None]:
-    """Returns the error of actions in held-out episodes, and the played episodes, if any."""
+    """Returns the metrics of actions in held-out episodes, and the played episodes, if any."""
     config, data_spec = run.config, run.data_spec
     values: dict[str, Any] = {
         "dataset": data_spec.dataset,
         "mechanism": mechanism_name(config.layers),
         "num_train": data_spec.num_train_steps,
         "num_test_steps": batches.episodes.num_steps,
-        "test_mse": action_error(run.model, batches),
+        **{f"test_{name}": value for name, value in action_metrics(run, batches).items()},
     }
     environments = make_run_environments(data_spec, config)
     if environments is None:
@@ -181,6 +187,8 @@ def test_values(run: Run, batches: WindowBatches) -> tuple[dict[str, Any], Episo
         "selected_on": config.fit.select_on,
         "target_return": data_spec.target_return,
     }
+    if data_spec.num_actions is not None:
+        settings["sample_actions"] = config.play.sample_actions
     return values | settings | summarize_returns("test", played), played
 
 
@@ -205,27 +213,35 @@ def list_episodes(run: Run, played: Episodes) -> list[dict[str, Any]]:
 
 
 def decision_loss(
-    model: models.DecisionTransformer, batch: dict[str, Array], dropout_key: Array | None
+    space: ActionSpace,
+    model: models.DecisionTransformer,
+    batch: dict[str, Array],
+    dropout_key: Array | None,
 ) -> tuple[Array, dict[str, tuple[Array, Array]]]:
-    """Mean squared error of the scaled actions of valid steps."""
-    actions = model(batch["x"], mask=batch["mask"], dropout_key=dropout_key)
+    """Mean loss of the actions of valid steps, and the sums of all metrics of the action space."""
+    outputs = model(batch["x"], mask=batch["mask"], dropout_key=dropout_key)
     real = jnp.where(batch["mask"], batch["weight"][:, None], 0)
-    error = jnp.mean((actions - batch["actions"]) ** 2, axis=-1)
-    total, count = jnp.sum(jnp.where(real > 0, error, 0)), jnp.sum(real)
-    return total / jnp.maximum(count, 1), {"loss": (total, count)}
+    count = jnp.sum(real)
+    sums = {
+        name: (jnp.sum(jnp.where(real > 0, values, 0)), count)
+        for name, values in space.evaluate(outputs, batch["actions"]).items()
+    }
+    return sums["loss"][0] / jnp.maximum(count, 1), sums
 
 
-def action_error(model: Any, batches: WindowBatches) -> float:
-    """Mean squared error of scaled actions over all windows."""
-    totals = np.zeros(2)
+def action_metrics(run: Run, batches: WindowBatches) -> dict[str, float]:
+    """Metrics of actions over all windows, such as the mean squared error, by name."""
+    space = run.data_spec.action_space
+    totals = dict.fromkeys(space.metrics, np.zeros(2))
     for step in range(len(batches)):
-        totals += np.asarray(_error(model, batches.batch(step)), np.float64)
-    return float(totals[0] / totals[1])
+        sums = _sum_metrics(space, run.model, batches.batch(step))
+        totals = {key: totals[key] + np.asarray(sums[key], np.float64) for key in totals}
+    return {space.metrics[key]: float(total / count) for key, (total, count) in totals.items()}
 
 
-@nnx.jit
-def _error(model: Any, batch: Mapping[str, Any]) -> Any:
-    return jnp.stack(decision_loss(model, dict(batch), None)[1]["loss"])
+@nnx.jit(static_argnums=0)
+def _sum_metrics(space: ActionSpace, model: Any, batch: Mapping[str, Any]) -> Any:
+    return decision_loss(space, model, dict(batch), None)[1]
 
 
 def baseline_values(run: Run, batches: WindowBatches) -> dict[str, Any]:
@@ -237,16 +253,19 @@ def baseline_values(run: Run, batches: WindowBatches) -> dict[str, Any]:
     parts = (train, batches.episodes)
     inputs, test_inputs = (data_spec.scaled_observations(part.observations) for part in parts)
     targets, test_targets = (data_spec.scaled_actions(part.actions) for part in parts)
+    space = data_spec.action_space
+    constant, metric = space.baselines.names[0], space.baselines.metric
+    vectors = space.to_vectors(targets)
     x, y = (
         np.concatenate([part.astype(np.float64), np.ones((len(part), 1))], axis=1)
         for part in (inputs, test_inputs)
     )
-    ridge = np.linalg.solve(x.T @ x + np.eye(x.shape[1]), x.T @ targets)  # a penalty of one row
+    ridge = np.linalg.solve(x.T @ x + np.eye(x.shape[1]), x.T @ vectors)  # a penalty of one row
     values = {
         "data_return": data_spec.mean_return,
         "best_data_return": data_spec.best_return,
-        "mean_mse": float(np.mean((test_targets - targets.mean(axis=0)) ** 2)),
-        "ridge_mse": float(np.mean((y @ ridge - test_targets) ** 2)),
+        f"{constant}_{metric}": space.score(vectors.mean(axis=0, keepdims=True), test_targets),
+        f"ridge_{metric}": space.score(y @ ridge, test_targets),
     }
     if not config.play.behavior_cloning_steps:
         return values
@@ -255,12 +274,11 @@ def baseline_values(run: Run, batches: WindowBatches) -> dict[str, Any]:
         if environments is not None:
             stack.enter_context(closing(environments))
         for name, policy in train_policies(train, data_spec, config).items():
-            actions = np.asarray(predict_policy_actions(policy, test_inputs))
-            values[f"{name}_mse"] = float(np.mean((actions - test_targets) ** 2))
+            outputs = np.asarray(predict_policy_outputs(policy, test_inputs))
+            values[f"{name}_{metric}"] = space.score(outputs, test_targets)
             if environments is not None:
-                played = control.play(
-                    PolicyAgent(policy, data_spec), environments, episode_seeds(config)
-                )
+                agent = PolicyAgent(policy, data_spec, config.play.sample_actions)
+                played = control.play(agent, environments, episode_seeds(config))
                 values |= summarize_returns(name, played)
     return values
 
@@ -291,6 +309,8 @@ def stream_error(run: Run, episodes: Episodes) -> dict[str, Any]:
 def predict(run: Run, file: Path | None) -> pd.DataFrame:
     """Predicts the action at the last step of each episode, one row per episode.
 
+    Discrete actions are followed by the probability of each action.
+
     The context is the last steps of the episode, up to the training length, with the recorded
     actions. The return-to-go starts at the target return of the run; the last action and its reward
     are ignored.
@@ -319,12 +339,12 @@ def predict(run: Run, file: Path | None) -> pd.DataFrame:
         )
         returns_to_go[row] = left[-1]
     mask = np.arange(context) < lengths[:, None]
-    predictions = np.asarray(
-        predict_actions(run.model, begin_context(windows, run.config.model.clock), mask)
-    )
-    actions = data_spec.actions(predictions[np.arange(len(lengths)), lengths - 1])
-    if np.isnan(actions).any():
+    outputs = np.asarray(
+        predict_outputs(run.model, begin_context(windows, run.config.model.clock), mask)
+    )[np.arange(len(lengths)), lengths - 1]
+    space = data_spec.action_space
+    if np.isnan(space.choose(outputs)).any():
         raise ValueError("the actions of the model are NaN, because its numbers overflow.")
-    names = ["episode", "step", "return_to_go"]
-    names += [f"action{number}" for number in range(1, action_dim + 1)]
-    return make_table(names, (np.arange(len(actions)), episodes.lengths, returns_to_go, *actions.T))
+    names = ("episode", "step", "return_to_go", *space.names)
+    numbers = np.arange(episodes.num_episodes)
+    return make_table(names, (numbers, episodes.lengths, returns_to_go, *space.columns(outputs)))

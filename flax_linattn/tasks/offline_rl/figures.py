@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -32,12 +33,12 @@ def plot_episodes(data_spec: OfflineRLSpec, played: Episodes, path: Path) -> Non
     save_figure(figure, path)
 
 
-def plot_actions(actions: NDArray[np.float32], path: Path) -> None:
-    """Plots actions, float32 [T, A], over steps to a PNG file."""
+def plot_actions(actions: NDArray, names: Sequence[str], path: Path) -> None:
+    """Plots actions [T, A] over steps to a PNG file; ``names`` begins with A column names."""
     figure = new_figure(8, 3.2)
     axes = figure.subplots()
-    for number, own in enumerate(actions.T, start=1):
-        axes.plot(own, linewidth=0.9, label=f"action{number}")
+    for name, own in zip(names, actions.T, strict=False):
+        axes.plot(own, linewidth=0.9, label=name)
     axes.set(xlabel="last steps of the episode", ylabel="action")
     if actions.shape[1] <= 10:
         axes.legend(frameon=False, fontsize=8, ncols=2)

@@ -21,8 +21,9 @@ class OfflineRLData(Options):
     """Episodes to train on, and how they are split.
 
     Attributes:
-        file: File of episodes; several files are joined. Default: the episodes of a pendulum that
-            come with the package.
+        file: File of episodes; several files are joined. Floating-point actions are continuous, and
+            one integer per step is a discrete action. Default: the episodes of a pendulum that come
+            with the package.
         file_format: Format of the files: ``d4rl`` (HDF5 with the keys of D4RL), ``minari`` (folders
             of Minari) or ``npz`` (arrays with the same keys). ``auto`` infers it from the files.
         env: Gymnasium environment to test the model in; ``none`` plays no episodes. Default: the
@@ -30,7 +31,8 @@ class OfflineRLData(Options):
         num_episodes: Number of episodes to use, from the start of the files; 0 uses all.
         keep_unfinished: Keep the steps after the last episode end as an unfinished episode.
         validation_fraction: Fraction of the episodes held out to select the best parameters.
-        test_fraction: Fraction of the episodes held out to measure the action error.
+        test_fraction: Fraction of the episodes held out to measure the error of actions, or the
+            accuracy of discrete ones.
         split_seed: Seed of the split into training, validation and test episodes, the same for all
             runs.
     """
@@ -64,7 +66,7 @@ class OfflineRLData(Options):
 
 
 SMALL_LAYERS = dataclasses.replace(DECISION_LAYERS, features=64, num_layers=2, hidden_features=128)
-"""Default layers, which train four times as fast as those of the preset ``published``."""
+"""Default layers, which train four times as fast as the layers of the preset ``published``."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,8 +111,9 @@ class OfflineRLFit(FitOptions):
         windows: How windows are sampled: ``steps`` weights each episode by its number of steps,
             ``episodes`` weights all episodes equally.
         return_scale: Return that is scaled to 1; 0 uses the largest return of the training data.
-        select_on: What selects the best parameters: ``validation`` (the error of actions in the
-            validation episodes) or ``return`` (the mean return of the played test episodes).
+        select_on: What selects the best parameters: ``validation`` (the loss of actions in the
+            validation episodes: squared error, or cross-entropy of discrete actions) or ``return``
+            (the mean return of the played test episodes).
     """
 
     epochs: int = 40
@@ -144,6 +147,8 @@ class OfflineRLPlay(Options):
         target_return: Target return (return-to-go at the start of an episode). Default: that of the
             published code for HalfCheetah (6,000), Hopper (3,600) and Walker2d (5,000); 6,000 for
             Ant; else the best return of the training data.
+        sample_actions: Sample discrete actions by their probabilities, in the test episodes.
+            Default: take the likeliest action.
         play_episodes: Number of test episodes, at most 64 at once; 0 plays none.
         play_seed: Seed of the first test episode; each next episode adds 1. It should be far from
             the seeds of the data, so that no test episode starts like a training episode.
@@ -153,6 +158,7 @@ class OfflineRLPlay(Options):
 
     act: Literal["restart", "stream", "window"] = "restart"
     target_return: float | None = None
+    sample_actions: bool = False
     play_episodes: int = 10
     play_seed: int = 10**9
     behavior_cloning_steps: int = 2000

@@ -26,7 +26,8 @@ class OfflineRLStreamOptions:
 
     Each line is a step: the reward of the previous action (empty for the first step), then the
     numbers of the observation, separated by commas. A first line may name the columns. A blank line
-    begins a new episode. The output is the action to take.
+    begins a new episode. The output is the action to take; a discrete action is the likeliest one,
+    and is followed by the probability of each action.
 
     Attributes:
         act: How the agent handles the context: "stream" (all steps of the episode) or "restart"
@@ -83,7 +84,7 @@ class OfflineRLStream(Streaming):
         super().__init__(
             run,
             memory.stream,
-            ["step", "return_to_go", *(f"action{n}" for n in range(1, data_spec.action_dim + 1))],
+            ["step", "return_to_go", *data_spec.action_space.names],
             act=act,
             target_return=target,
             **({"max_length": length} if act == "stream" else {}),
@@ -101,13 +102,14 @@ class OfflineRLStream(Streaming):
         return parse_steps(lines, self._run.data_spec.observation_dim)
 
     def cells(self, observation: StreamedStep | None) -> Sequence[Any] | None:
-        """Returns the step of the episode, the return-to-go, and the action."""
+        """Returns the step of the episode, the return-to-go, and the columns of the action."""
         if observation is None:
             self._restart()
             self.num_breaks += 1
             return None
-        action = self.step(observation)
-        return [self._length, float(self.agent.returns_to_go[0]), *action]
+        self.step(observation)
+        columns = self._run.data_spec.action_space.columns(self.agent.outputs)
+        return [self._length, float(self.agent.returns_to_go[0]), *(c[0] for c in columns)]
 
     @property
     def _length(self) -> int:
@@ -117,7 +119,7 @@ class OfflineRLStream(Streaming):
         """Processes a step, and predicts the action.
 
         Returns:
-            The action, float32 [A], in the unit of the run's data.
+            The action, float32 [A], in the unit of the run's data; a discrete action, int64 [].
 
         Raises:
             ValueError: If the reward of the previous action is missing, the capacity is exhausted,
@@ -143,19 +145,19 @@ class OfflineRLStream(Streaming):
                 np.array([reward]),
                 np.array([begins]),
             )
-        if np.isnan(action).any():
+        if np.isnan(self.agent.last_actions).any():
             raise ValueError("the actions of the model are NaN, because its numbers overflow.")
         self.num_steps += 1
-        self._actions.append(action)
+        self._actions.append(np.atleast_1d(action))
         return np.asarray(action)
 
     def is_possible(self, record: Record) -> bool:
-        """Whether the episode is no longer than the stream, and the last action is scaled."""
+        """Whether the episode is no longer than the stream, and the last action is possible."""
         steps = int(record["agent.steps"][0])
         return bool(
             steps <= record["num_steps"]
             and self._memory.can_hold(int(record["agent.memory.ages"][0]), steps)
-            and np.abs(record["agent.last_actions"]).max() <= 1
+            and self._run.data_spec.action_space.is_valid(record["agent.last_actions"])
         )
 
     def resume(self) -> None:
@@ -177,7 +179,7 @@ class OfflineRLStream(Streaming):
         """Plots the last actions of the episode."""
         if not self._actions:
             raise ValueError("the figure needs steps of an episode, got none; remove the figure.")
-        plot_actions(np.stack(self._actions), path)
+        plot_actions(np.stack(self._actions), self._run.data_spec.action_space.names, path)
 
     def _restart(self) -> None:
         self._stream.reset()

@@ -14,6 +14,7 @@ from flax import nnx
 from flax_linattn import control, models, training
 from flax_linattn.checks import OptionError, format_count
 from flax_linattn.data.episodes import Episodes
+from flax_linattn.data.episodes.episodes import actions_as_text
 from flax_linattn.tasks.offline_rl import evaluate
 from flax_linattn.tasks.offline_rl.agent import make_agent
 from flax_linattn.tasks.offline_rl.data import (
@@ -63,6 +64,12 @@ class OfflineRLTask(Task[OfflineRLConfig, Episodes, OfflineRLSpec]):
     def load(self, config: OfflineRLConfig) -> Episodes:
         """Loads all episodes, and checks the environment if the options need it."""
         episodes = load_data(config.data)
+        if config.play.sample_actions and episodes.num_actions is None:
+            raise OptionError(
+                f"sample_actions needs discrete actions, but {episodes.name} has "
+                f"{actions_as_text(episodes.action_dim, None)}; remove it.",
+                "sample_actions",
+            )
         env_id, selects = resolve_env(config.data, episodes), config.fit.select_on == "return"
         if env_id is None and selects:
             raise OptionError(
@@ -92,7 +99,7 @@ class OfflineRLTask(Task[OfflineRLConfig, Episodes, OfflineRLSpec]):
         text = (
             f"{data.name}: {format_count(data.num_episodes, 'episode')} of {lengths.min():,} to "
             f"{format_count(lengths.max(), 'step')}, {data.num_steps:,} in all, observations of "
-            f"{data.observation_dim} and actions of {format_count(data.action_dim, 'number')}\n"
+            f"{data.observation_dim} and {actions_as_text(data.action_dim, data.num_actions)}\n"
             f"returns from {returns.min():.6g} to {returns.max():.6g}, mean {returns.mean():.6g}\n"
             f"episodes to train, validate and test on: {numbers}; {where}, with a target return of "
             f"{target:.6g}"
@@ -125,6 +132,7 @@ class OfflineRLTask(Task[OfflineRLConfig, Episodes, OfflineRLSpec]):
         return models.DecisionTransformer(
             data_spec.observation_dim,
             data_spec.action_dim,
+            num_actions=data_spec.num_actions,
             position=config.model.position,
             max_length=config.model.max_length,
             layers=config.layers.map_mechanisms(placement.mechanism),
@@ -134,15 +142,16 @@ class OfflineRLTask(Task[OfflineRLConfig, Episodes, OfflineRLSpec]):
     def objective(
         self, config: OfflineRLConfig, data_spec: OfflineRLSpec, steps_per_epoch: int
     ) -> training.Objective:
-        """Makes the objective: the error of actions; it or the return selects parameters."""
+        """Makes the objective: the loss of actions; it or the return selects parameters."""
         optimizer = config.fit.make_optimizer(steps_per_epoch)
+        loss = partial(decision_loss, data_spec.action_space)
         if config.fit.select_on == "validation":
-            return training.Objective(decision_loss, optimizer)
+            return training.Objective(loss, optimizer)
 
         def validate(model: Any, step: int) -> dict[str, float]:
             return {"return": evaluate.played_return(config, data_spec, model, self)}
 
-        return training.Objective(decision_loss, optimizer, "return", "max", validate)
+        return training.Objective(loss, optimizer, "return", "max", validate)
 
     def test_batches(self, run: Run, file: Path | None) -> WindowBatches:
         """Makes batches of the run's test episodes, or of all episodes of another file."""
@@ -151,12 +160,18 @@ class OfflineRLTask(Task[OfflineRLConfig, Episodes, OfflineRLSpec]):
         else:
             options = replace(run.config.data, file=(file,), file_format="auto", num_episodes=0)
             test = load_data(options)
-        sizes = (test.observation_dim, test.action_dim)
-        expected = (run.data_spec.observation_dim, run.data_spec.action_dim)
-        if sizes != expected:
+        data_spec = run.data_spec
+        sizes, expected = (
+            (of.observation_dim, of.action_dim, of.num_actions is None) for of in (test, data_spec)
+        )
+        if sizes != expected or (test.num_actions or 0) > (data_spec.num_actions or 0):
+            its, ours = (
+                f"observations of {of.observation_dim} and "
+                f"{actions_as_text(of.action_dim, of.num_actions)}"
+                for of in (test, data_spec)
+            )
             raise OptionError(
-                f"expected observations and actions of {expected} numbers in {file}, got {sizes}; "
-                "pass episodes of the same environment.",
+                f"expected {ours} in {file}, got {its}; pass episodes of the same environment.",
                 "test_file",
             )
         longest, max_length = int(test.lengths.max()), max_episode_length(run.config)
@@ -169,11 +184,11 @@ class OfflineRLTask(Task[OfflineRLConfig, Episodes, OfflineRLSpec]):
         return WindowBatches(test, run.data_spec, run.config, seed=None)
 
     def test(self, run: Run, batches: training.BatchSource) -> Report:
-        """Reports the error of actions, and returns of played episodes."""
+        """Reports the metrics of actions, and returns of played episodes."""
         assert isinstance(batches, WindowBatches)
         values, played = evaluate.test_values(run, batches)
         if played is None:
-            return Report(values, baselines=evaluate.ACTION_BASELINES)
+            return Report(values, baselines=run.data_spec.action_space.baselines)
         values["episodes"] = evaluate.list_episodes(run, played)
         return Report(
             values,
@@ -183,7 +198,7 @@ class OfflineRLTask(Task[OfflineRLConfig, Episodes, OfflineRLSpec]):
         )
 
     def test_baselines(self, run: Run, batches: training.BatchSource) -> dict[str, Any]:
-        """Tests behavior cloning, a ridge and the mean action; reports the returns of the data."""
+        """Tests behavior cloning, a ridge and a constant; reports the returns of the data."""
         assert isinstance(batches, WindowBatches)
         return evaluate.baseline_values(run, batches)
 

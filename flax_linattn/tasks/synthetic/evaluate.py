@@ -56,7 +56,7 @@ def loss_fn(
         is_query = jnp.ones((1, scores.shape[0]), bool)
         scores, targets = scores[None], batch["target"][None]
     else:
-        is_query, targets = batch["asked"], batch["targets"]
+        is_query, targets = batch["is_query"], batch["targets"]
     weight = is_query.astype(jnp.float32)
     total, count = jnp.sum(error(scores, targets) * weight), jnp.sum(weight)
     right = jnp.argmax(scores, axis=-1) == targets
@@ -132,8 +132,8 @@ def count_matches(batch: Mapping[str, NDArray]) -> tuple[int, int]:
     if "target" in batch:
         right = guesses[:, -1] == batch["target"]
         return int(right.sum()), len(right)
-    right = (guesses == batch["targets"]) & batch["asked"]
-    return int(right.sum()), int(batch["asked"].sum())
+    right = (guesses == batch["targets"]) & batch["is_query"]
+    return int(right.sum()), int(batch["is_query"].sum())
 
 
 def fit_lag(
@@ -191,8 +191,8 @@ def _read_test(run: Run) -> list[NDArray[np.int32]]:
         batch = batches.batch(index)
         for row, tokens in enumerate(batch["tokens"].astype(np.int32)):
             last = len(tokens) - 1
-            if "asked" in batch:
-                last = int(np.flatnonzero(batch["asked"][row])[-1])
+            if "is_query" in batch:
+                last = int(np.flatnonzero(batch["is_query"][row])[-1])
             sequences.append(tokens[: last + 1])
     return sequences
 

@@ -100,6 +100,11 @@ class SyntheticStream(Streaming):
     def _cells(self, step: int, guess: int | str) -> Sequence[Any]:
         return [step, guess, self._right, self._guesses]
 
+    def interface(self) -> dict[str, Any]:
+        """Describes the symbols and their scores."""
+        symbols = {"kind": "token", "count": self._run.data_spec.num_tokens}
+        return {"inputs": [symbols], "outputs": {"kind": "logits"}}
+
     def is_possible(self, record: Record) -> bool:
         """Whether counts of predictions, steps and symbols are consistent."""
         symbols = np.append(record.get("_queries.stored", 0), record["_guess"])

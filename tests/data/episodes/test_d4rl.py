@@ -1,6 +1,8 @@
 """Files in D4RL's keys, HDF5 and .npz: what is written is read, what is wrong is named."""
 
+import dataclasses
 import json
+import re
 import sys
 
 import h5py
@@ -13,6 +15,7 @@ from flax_linattn.checks import OptionError
 from flax_linattn.data import DataFormatError
 from flax_linattn.data.episodes import (
     Episodes,
+    join_episodes,
     load_episodes,
     read_d4rl,
     write_episodes,
@@ -53,7 +56,7 @@ def test_episodes_end_where_the_file_says_so(tmp_path, suffix):
     for key in ("observations", "actions", "rewards"):
         np.testing.assert_array_equal(getattr(episodes, key), arrays[key][:9])
     assert episodes.name == str(path) and episodes.env_id is None
-    short = "cut before step 4 without a terminal state: 1 episode, whose return may be of a part"
+    short = "cut before step 4 without a terminal state: 1 episode, whose return may be incomplete"
     left = "3 steps behind the last end are left out; keep_unfinished keeps them"
     assert episodes.notes == (left, short)
     kept = load_episodes(path, keep_unfinished=True)
@@ -167,6 +170,43 @@ def test_an_error_leaves_the_file_before(tmp_path, monkeypatch):
     assert [file.name for file in tmp_path.iterdir()] == ["toy.npz"]
 
 
+@BOTH
+@pytest.mark.parametrize("shape", [(12,), (12, 1)])
+def test_integers_are_discrete_actions(tmp_path, suffix, shape):
+    choices = np.array([0, 2, 1] * 4, np.uint8)
+    path = save(tmp_path / f"toy{suffix}", {**steps(), "actions": choices.reshape(shape)})
+    episodes = load_episodes(path)
+    assert episodes.actions.dtype == np.int32 and episodes.actions.tolist() == choices[:9].tolist()
+    assert (episodes.num_actions, episodes.action_dim, len(episodes.notes)) == (3, 1, 2)
+    assert "num_actions=3" in repr(episodes) and "action_dim" not in repr(episodes)
+    more = dataclasses.replace(episodes, num_actions=5)
+    again = tmp_path / f"again{suffix}"
+    write_episodes(again, more)
+    assert load_episodes(again).num_actions == 5
+    assert load_episodes(again).checksum() == episodes.checksum()
+    assert load_episodes([path, again]).num_actions == 5
+    flat = dataclasses.replace(episodes, actions=np.float32(episodes.actions[:, None]),
+                               num_actions=None)  # fmt: skip
+    assert flat.checksum() != episodes.checksum()
+    with pytest.raises(ValueError, match=r"expected 3 discrete actions, as .* actions of 1 num"):
+        join_episodes([episodes, flat])
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("actions", "note"),
+    [(np.float32([[0], [2], [1]] * 4), r"whole numbers from 0, .*float32: .*astype\(numpy.int32"),
+     (np.eye(3)[[0, 2, 1] * 4], r"one-hot, but stored as float64: .* save actions.argmax"),
+     (np.float32([[0], [-1], [1]] * 4), None), (np.zeros((12, 1)), None),
+     (np.float32([[0, 1], [1, 1]] * 6), None), (np.float32([[0, 0.5], [1, 0]] * 6), None)],
+)  # fmt: skip
+def test_floating_point_choices_are_noted(tmp_path, suffix, actions, note):
+    episodes = load_episodes(save(tmp_path / f"toy{suffix}", {**steps(), "actions": actions}))
+    assert episodes.num_actions is None
+    assert len(episodes.notes) == 2 + (note is not None)
+    assert note is None or re.search(note, episodes.notes[-1])
+
+
 WRONG = [
     ({"actions": None}, r": expected arrays observations, actions, .* add actions"),
     ({"observations": np.zeros(12)}, r":observations: expected shape \[N, S\], .* got \[12\]"),
@@ -175,7 +215,18 @@ WRONG = [
     ({"observations": np.zeros((0, 3))}, r":observations: .* got \[0, 3\]"),
     ({"observations": np.float32(1)}, r":observations: .* got \[\]"),
     ({"actions": np.zeros((12, 2, 2))}, r":actions: expected \[N, numbers\] .* got \[9, 2, 2\]"),
-    ({"actions": np.zeros(12, np.int64)}, r":actions: expected cont.* int64 \[9\]; discrete"),
+    ({"actions": np.zeros((12, 2), np.int64)},
+     r":actions: .* one integer per step, got int64 \[9, 2\]; .*MultiDiscrete.*argmax\(axis=1\)"),
+    ({"actions": np.zeros(12, bool)}, r":actions: .* as integers \[N\], got bool \[9\]; save"),
+    ({"actions": np.array([0, 1, 2, -1] * 3)},
+     r":actions\[3\]: expected a discrete action from 0 to 4,095, got -1; .* magnitudes"),
+    ({"actions": np.array([0, 1, 3] * 4), "num_actions": np.array(3)},
+     r":actions\[2\]: expected a discrete action from 0 to 2, got 3"),
+    ({"num_actions": np.array(3)}, r":actions: .* as integers \[N\], got float32 \[9, 2\]"),
+    ({"actions": np.zeros(12, int), "num_actions": np.array(0)},
+     r":num_actions: expected one integer from 1 to 4,096, got int64 \[\]"),
+    ({"actions": np.zeros(12, int), "num_actions": np.array([2.0, 2.0])},
+     r":num_actions: expected one integer .* got float64 \[2\]"),
     ({"actions": np.zeros((11, 2))}, r":actions: expected one for each of 12 obs.* got \[11, 2\]"),
     ({"rewards": np.zeros(13)}, r":rewards: expected one for each of 12 obs.* got \[13\]"),
     ({"rewards": np.zeros((12, 2))}, r":rewards: expected \[N\] .* got \[9, 2\]"),

@@ -214,8 +214,12 @@ def with_value(shape, row, value, dtype=np.float64):
         ({"rewards": with_value(4, 3, np.nan)}, r"toy:rewards\[3\]: .* got nan"),
         ({"rewards": np.zeros((4, 1))}, r"toy:rewards: expected \[N\] .* got \[4, 1\]"),
         ({"rewards": np.full(4, 3e38)}, r"toy: episode 0: expected rewards whose sum fits float32"),
-        ({"actions": np.zeros(4, int)}, r"toy:actions: expected continuous .* got int64 \[4\]"),
-        ({"actions": np.zeros((4, 2), bool)}, "toy:actions: expected continuous .* got bool"),
+        ({"actions": np.zeros((4, 2), int)}, r"toy:actions: .* one integer .* got int64 \[4, 2\]"),
+        ({"actions": np.zeros((4, 2), bool)}, "toy:actions: expected discrete .* got bool"),
+        ({"num_actions": 2}, r"toy:actions: expected discrete .* as integers \[N\], got float"),
+        ({"actions": np.array([0, 1, 2, 0]), "num_actions": 2},
+         r"toy:actions\[2\]: expected a discrete action from 0 to 1, got 2"),
+        ({"actions": np.zeros(4, int), "num_actions": 5000}, "num_actions must be at most 4096"),
         ({"actions": np.zeros((3, 2))}, "toy:actions: expected one for each of 4 obs.* got 3"),
         ({"rewards": np.zeros(5)}, "toy:rewards: expected one for each of 4 obs.* got 5"),
         ({"env_id": ""}, "toy: expected env_id as a name such as 'Hopper-v5', or None, got ''"),
@@ -258,7 +262,7 @@ def test_only_data_of_one_environment_is_joined():
         join_episodes([one, wide])
     many = Episodes("b.npz", other.observations, np.zeros((2, 5)), other.rewards, other.starts,
                     other.terminated)  # fmt: skip
-    with pytest.raises(ValueError, match=r"b\.npz: expected actions of 2 .* a\.npz has, got 5"):
+    with pytest.raises(ValueError, match=r"b\.npz: expected actions of 2 .* a\.npz has, got .* 5"):
         join_episodes([one, many])
     hopper, walker = drawn([2], name="a", env_id="Hopper-v5"), drawn([2], env_id="Walker2d-v5")
     with pytest.raises(ValueError, match="toy: expected data of 'Hopper-v5', as a is, got 'Walk"):

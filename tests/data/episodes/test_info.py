@@ -41,7 +41,7 @@ def test_what_is_neither_name_nor_file(tmp_path, capsys, monkeypatch):
     said = capsys.readouterr().err
     assert "table.csv: expected episodes in an HDF5 file of D4RL or Min" in said
     assert "got CSV, which is not supported; save its columns as arrays with numpy.savez" in said
-    assert "D4RL's names: observations [N, S], actions [N, A], rewards [N]" in said
+    assert "D4RL's names: observations [N, S], actions [N, A] or integers [N], rew" in said
 
 
 def test_a_file_that_is_not_there(tmp_path, capsys, monkeypatch):

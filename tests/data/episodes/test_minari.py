@@ -52,7 +52,14 @@ def test_unfinished_episodes_are_left_out(tmp_path):
 
 
 WRONG = [
-    ({"actions": np.zeros(3, np.int64)}, r"actions: expected continuous .* got int64 \[3\]; discr"),
+    ({"actions": np.zeros(3, np.int64)},
+     r"hdf5:episode_1/actions: expected 2 numbers, as in episode_0, got integers; the episodes"),
+    ({"actions": np.zeros((3, 2), np.int64)},
+     r"hdf5:episode_1/actions: .* one integer per step, got int64 \[3, 2\]; .*MultiDiscrete"),
+    ({"actions": np.zeros(2, np.int64)}, r"actions: expected shape \[3\] .* got \[2\]"),
+    ({"actions": np.array([0, -1, 2])},
+     r"hdf5:episode_1/actions\[1\]: expected a discrete action from 0 to 4,095, got -1"),
+    ({"actions": np.zeros(3, bool)}, r"actions: expected discrete actions as integers .* got bool"),
     ({"rewards": np.array([0, 1, np.inf])}, r"hdf5:episode_1/rewards\[2\]: expected finite .* inf"),
     ({"actions": np.zeros((2, 2))}, r"actions: expected shape \[3, numbers\] .* got \[2, 2\]"),
     ({"actions": np.zeros(3)}, r"expected shape \[3, numbers\] with rewards \[3\], got \[3\]"),
@@ -74,7 +81,7 @@ WRONG = [
      r"main_data\.hdf5:episode_1/observations\[0\]: expected finite"),
     ({"observations": np.zeros((4, 2))},
      r"hdf5:episode_1/observations: expected 3 numbers, as in episode_0"),
-    ({"actions": np.zeros((3, 4))}, r"hdf5:episode_1/actions: .* got 4; the episodes"),
+    ({"actions": np.zeros((3, 4))}, r"hdf5:episode_1/actions: .* got 4 numbers; the ep"),
 ]  # fmt: skip
 
 
@@ -107,6 +114,29 @@ def test_bad_metadata_are_named(tmp_path, metadata):
         read_minari(folder)
 
 
+def space(**fields):
+    return json.dumps({"action_space": json.dumps(fields)})
+
+
+def test_metadata_name_the_number_of_actions(tmp_path):
+    episodes = {n: minari_episode(3) | {"actions": np.array([0, 1, 0])} for n in range(2)}
+    metadata = (None, space(type="Discrete", n=4, start=0), space(type="Box"))
+    for number, (text, num_actions) in enumerate(zip(metadata, (2, 4, 2), strict=True)):
+        found = read_minari(save_minari(tmp_path / str(number), episodes, text))
+        assert (found.num_actions, found.actions.tolist()) == (num_actions, [0, 1, 0] * 2)
+    folder = save_minari(tmp_path / "few", episodes, space(type="Discrete", n=1, start=0))
+    with pytest.raises(
+        DataFormatError,
+        match=r"episode_0/actions\[1\]: expected a discrete action from 0 to 0, got 1",
+    ):
+        read_minari(folder)
+    for wrong in ({"n": 2, "start": -1}, {"n": 0, "start": 0}, {"n": "2", "start": 0}):
+        name = f"wrong{wrong['n']}{wrong['start']}"
+        folder = save_minari(tmp_path / name, episodes, space(type="Discrete", **wrong))
+        with pytest.raises(DataFormatError, match=r"metadata\.json:1: .* Discrete\(n\) .* n = "):
+            read_minari(folder)
+
+
 def test_other_folders_and_files(tmp_path):
     with pytest.raises(
         FileNotFoundError, match=r"with data/main_data\.hdf5 in the folder .*, found none; check"
@@ -118,10 +148,11 @@ def test_other_folders_and_files(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_set_that_minari_has_written(tmp_path, monkeypatch):
+@pytest.mark.parametrize(("env_id", "num_actions"), [("Pendulum-v1", None), ("CartPole-v1", 2)])
+def test_a_set_that_minari_has_written(tmp_path, monkeypatch, env_id, num_actions):
     gymnasium, minari = pytest.importorskip("gymnasium"), pytest.importorskip("minari")
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
-    env = gymnasium.make("Pendulum-v1")
+    env = gymnasium.make(env_id)
     env.action_space.seed(0)
     buffers = []
     for seed in range(3):
@@ -138,13 +169,12 @@ def test_a_set_that_minari_has_written(tmp_path, monkeypatch):
         buffers.append(own)
     names = ("algorithm_name", "author", "author_email", "code_permalink", "description")
     about = dict.fromkeys(names, "toy")  # the library warns where one is missing
-    minari.create_dataset_from_buffers(
-        "toy/pendulum-v0", buffers, env=env, eval_env="Pendulum-v1", **about
-    )
+    minari.create_dataset_from_buffers("toy/set-v0", buffers, env=env, eval_env=env_id, **about)
     env.close()
-    found = load_episodes(tmp_path / "toy" / "pendulum-v0")
-    assert found.env_id == "Pendulum-v1" and found.lengths.tolist() == [200] * 3
-    assert not found.terminated.any()
+    found = load_episodes(tmp_path / "toy" / "set-v0")
+    assert (found.env_id, found.num_actions) == (env_id, num_actions)
+    assert found.lengths.tolist() == [len(own.rewards) for own in buffers]
+    assert found.terminated.tolist() == [own.terminations[-1] for own in buffers]
     expected = {
         "observations": [row for own in buffers for row in own.observations[:-1]],
         "actions": [row for own in buffers for row in own.actions],

@@ -71,6 +71,6 @@ def test_the_text_on_episodes():
         "returns: mean 12, least 1, quartiles 7.5, 14 and 17.5, most 21\n"
         "rewards: mean 4, standard deviation 2.582\n"
         "ended in a terminal state: 33.3 % of episodes\n"
-        "cut before step 4 without a terminal state: 1 episode, whose return may be of a part\n"
+        "cut before step 4 without a terminal state: 1 episode, whose return may be incomplete\n"
         "mean score as D4RL normalizes: 1.0 (0 a random policy, 100 an expert)"
     )

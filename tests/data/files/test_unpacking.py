@@ -184,6 +184,14 @@ FILES = {
     "csv.gz in quotes": (text("a.csv.gz", b"a,b\n", b'"1", "2"\n'), load_series),
     "ts.gz": (text("a.ts.gz", b"@classLabel true a\n@data\n", b"1:a\n"), load_dataset),
     "tsf.gz": (text("a.tsf.gz", b"@attribute n numeric\n@data\n", b"1:1\n"), load_series),
+    "tsf.gz of times": (
+        text(
+            "a.tsf.gz",
+            b"@attribute start date\n@frequency daily\n@data\n",
+            b"2024-01-01 00-00-00:1\n",
+        ),
+        load_series,
+    ),
     "jodie.gz": (text("a.csv.gz", b"", b"1 1 1\n"), load_events),
     "xlsx, a wide row": (lambda folder: sheet(folder, ["A1", "XFD2", "A400"]), load_series),
     "xlsx, a low row": (lambda folder: sheet(folder, ["A1", "A1000000"]), load_series),
@@ -206,8 +214,11 @@ def test_small_files_that_unpack_to_much_are_refused(tmp_path, monkeypatch, kind
     assert str(e.value).startswith(str(path))
 
 
-SMALL = {"png", "npz of int8", "xlsx, a wide row", "xlsx, a low row"}
-"""Kinds of one size, which the limits of the package allow."""
+SMALL = {
+    *("png", "npz of int8", "xlsx, a wide row", "xlsx, a low row"),
+    "parquet with a false count",  # PyArrow reads one page of a row group, of 20,000 rows
+}
+"""Kinds that the limits of the package allow."""
 WRITE = """
 import pathlib, sys
 from tests.data.files import test_unpacking

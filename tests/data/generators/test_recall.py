@@ -43,12 +43,12 @@ def answers(task, tokens):
 @given(tasks, st.integers(0, 4), seeds)
 def test_answers_follow_from_the_tokens(task, rows, seed):
     batch = task.sample(np.random.default_rng(seed), rows)
-    assert sorted(batch) == ["asked", "targets", "tokens"]
+    assert sorted(batch) == ["is_query", "targets", "tokens"]
     for name, array in batch.items():
         assert array.shape == (rows, task.length)
-        assert array.dtype == (bool if name == "asked" else np.int32)
+        assert array.dtype == (bool if name == "is_query" else np.int32)
         assert array.flags.writeable
-    parts = (batch[name].tolist() for name in ("tokens", "targets", "asked"))
+    parts = (batch[name].tolist() for name in ("tokens", "targets", "is_query"))
     for tokens, targets, asked in zip(*parts, strict=True):
         assert all(0 <= token < task.num_tokens for token in tokens)
         expected = answers(task, tokens)
@@ -66,7 +66,7 @@ def test_samples_are_those_of_the_generator(task, seed):
 def test_each_key_is_asked_once_in_a_slot_of_its_own(task, seed):
     begin, num_keys = 2 * task.num_pairs, task.num_symbols // 2
     batch = task.sample(np.random.default_rng(seed), 3)
-    for tokens, asked in zip(batch["tokens"], batch["asked"], strict=True):
+    for tokens, asked in zip(batch["tokens"], batch["is_query"], strict=True):
         keys, values = tokens[0:begin:2], tokens[1:begin:2]
         assert len({*keys}) == len({*values}) == task.num_pairs
         assert keys.min() >= 1 and keys.max() <= num_keys < values.min()
@@ -101,7 +101,7 @@ def test_slots_are_drawn_by_the_power_law_without_replacement():
 def test_chance_is_the_share_of_each_answer(task, num_symbols):
     assert task.chance == 1 / num_symbols
     batch = task.sample(np.random.default_rng(1), 8000)
-    found, counts = np.unique(batch["targets"][batch["asked"]], return_counts=True)
+    found, counts = np.unique(batch["targets"][batch["is_query"]], return_counts=True)
     assert len(found) == num_symbols
     np.testing.assert_allclose(counts / counts.sum(), task.chance, atol=0.02)
 

@@ -150,7 +150,7 @@ def test_tiny_imagenet_is_tested_on_its_validation_images(tmp_path):
         train.notes
         == test.notes
         == (
-            "tested on the images of val, as those of test have no labels",
+            "tested on the images of val, because the images of test have no labels",
             "files that are no images, left out: 2",
             "images are JPEG files",
         )

@@ -48,7 +48,7 @@ def test_tiny_imagenet(data_dir):
     assert np.bincount(train.labels).tolist() == [500] * 25
     assert np.bincount(test.labels).tolist() == [50] * 25
     assert train.classes[0] == "n01641577" and train.classes == tuple(sorted(train.classes))
-    assert "tested on the images of val, as those of test have no labels" in train.notes
+    assert "tested on the images of val, because the images of test have no labels" in train.notes
     files = some_of(path, lambda name: "/val/" in name)
     rows = files.pop("tiny-imagenet-200/val/val_annotations.txt").decode().splitlines()
     label_of = {row.split("\t")[0]: row.split("\t")[1] for row in rows}

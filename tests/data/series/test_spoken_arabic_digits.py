@@ -50,6 +50,7 @@ def test_damage_is_named(few, tmp_path, content, message):
         data.load_dataset(path)
 
 
+@pytest.mark.slow
 def test_the_original_has_its_published_counts(data_dir):
     folder = data_dir / "uea" / "SpokenArabicDigits"
     train = data.load_dataset(folder / "Train_Arabic_Digit.txt.xz")

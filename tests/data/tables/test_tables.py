@@ -335,7 +335,7 @@ def test_an_excel_export(tmp_path):
         ("2016-07-01,1.x6\n2016-07-02,2\n", {}, ":1: expected a finite number .* '1.x6'", None),
         ("1.x6\n2\n", {}, r":1: .* got '1\.x6', a name or a damaged number", None),
         (",2\n3,4\n", {}, ":1: .* got only numbers; set whether it is a header", None),
-        ("date\n2024-01-01\n", {}, ":2: .* a column of numbers beside times .* 1 rows of date",
+        ("date\n2024-01-01\n", {}, ":2: .* numbers in addition to times .* 1 rows of date",
          "separator"),
         ("a,a\n1,2\n", {}, ":1: .* got 'a' twice", None),
         ("date,a,n,n\n2024-01-01,1,2,3\n", {"channels": ["n"]}, ":1: .* got 'n' twice", None),
@@ -398,7 +398,7 @@ def test_an_excel_export(tmp_path):
         ("date,store,a\n2024-01-02,x,1\n", {"id_column": "shop"},
          "unknown column 'shop'; .* has date, store, a", "id_column"),
         ("date,shop\n2024-01-01,x\n", {"id_column": "shop"},
-         ":2: .* a column of numbers beside times", None),
+         ":2: .* a column of numbers in addition to times", None),
         ("date,a\n2024-01-01,1\n2024-01-02,2\n2024-01-01,3\n", {}, ":4: .* id_column=",
          "id_column"),
         ("unique_id,ds,y\n1,2024-01-01,1\n2,2024-01-01,2\n", {},
@@ -649,7 +649,7 @@ def test_integers_are_times(tmp_path, first, name):
             assert series.index.tolist() == [first, first + 1, first + 2]
     one = panel[panel.unique_id == "A"].drop(columns="unique_id")[[name, "y"]]
     assert data.from_frame(one, time_column=name).index.equals(found[0].index)
-    with pytest.raises(DataFormatError, match=r"got 3 of 5 that do not follow .* id_column="):
+    with pytest.raises(DataFormatError, match=r"got 3 of 5 steps that differ .* id_column="):
         data.from_frame(panel.drop(columns="unique_id"), time_column=name)
 
 

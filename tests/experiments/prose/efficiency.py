@@ -120,7 +120,7 @@ SENTENCES: list[Sentence] = [
 ]
 ALLOWED: list[Allowed] = [
     Allowed("with its 95 % interval", "a level of confidence"),
-    Allowed("each length 4 times the one before", "a setting"),
+    Allowed("each length 4 times the previous one", "a setting"),
     Allowed("Arrays beyond 32 MB", "a constant of glibc"),
     Allowed("(1.5, the noise of a shared machine)", "a flag's default"),
     Allowed(

@@ -14,7 +14,7 @@ import pytest
 from flax import nnx
 
 from flax_linattn import models
-from tests.models.cases import episodes, events, levels, symbols, values
+from tests.models.cases import choices, episodes, events, levels, symbols, values
 from tests.nn.cases import CAUSAL, call, moved
 
 ROWS, LENGTH = 2, 8
@@ -150,6 +150,12 @@ HEADS: dict[str, Case] = {
     ),
     "decisions": Case(
         partial(models.DecisionTransformer, 3, 2, **SMALL), episodes, other=other_steps
+    ),
+    "discrete decisions": Case(
+        partial(models.DecisionTransformer, 3, num_actions=4, **SMALL),
+        choices,
+        mechanisms=these("aaren"),
+        other=lambda x: np.concatenate([other_steps(x[..., :-1]), 3 - x[..., -1:]], axis=-1),
     ),
     "latents": Case(reader, values, EVERY, these("aaren", slowly=("forgetting_aaren",))),
     "convolved tokens": Case(

@@ -43,7 +43,7 @@ ATTEND: list[Any] = [
         {"q": Q[:, :, [0, 1, 2, 0]]},
         ValueError,
         "must agree in heads and key dimension, got (2, 4, 4, 5) and (2, 4, 3, 5); the heads of q "
-        "must be a multiple of those of k, which then share them.",
+        "must be a multiple of the heads of k, because they share them.",
     ),
     ({"q": Q[:1]}, ValueError, "q and k must have the same batch size, got 1 and 2."),
     (

@@ -7,8 +7,10 @@ import jax
 import numpy as np
 import pytest
 from jax.extend.core import jaxprs_in_params
+from jax.scipy.linalg import solve_triangular
 
 from flax_linattn import ops
+from flax_linattn.ops.mechanisms import gated_delta
 from tests.compilation import compile_as_users
 from tests.contract import cases, programs
 from tests.contract.tolerances import assert_close
@@ -53,6 +55,41 @@ def test_the_chunks_of_auto_are_any_chunks(name: str) -> None:
         assert_close(a, b, np.float64)
 
 
+@pytest.mark.parametrize(
+    "name", ["gated_delta", *(pytest.param(name, marks=pytest.mark.slow) for name in GATED[:2])]
+)
+def test_auto_trains_grouped_queries_and_under_vmap(name: str) -> None:
+    """Of more than one chunk, whose gradient is a ``custom_vjp``: as a call for each query."""
+    mechanism = ops.get_mechanism(name)
+    tokens = cases.make_numbers(mechanism, 140, batch=2)._replace(parameters={})
+    queries = np.stack([tokens.q, np.flip(tokens.q, axis=1)])  # of two heads for each key head
+
+    def one(q: Any, tokens: cases.Tokens, form: str = "auto") -> Any:
+        return attend(mechanism, tokens._replace(q=q), form)
+
+    def grouped(queries: Any, tokens: cases.Tokens) -> Any:
+        q = jax.numpy.moveaxis(queries, 0, 3)
+        y = one(q.reshape(*q.shape[:2], -1, q.shape[-1]), tokens)
+        return jax.numpy.moveaxis(y.reshape(*q.shape[:-1], -1), 3, 0)
+
+    def mapped(queries: Any, tokens: cases.Tokens) -> Any:
+        return jax.vmap(one, in_axes=(0, None))(queries, tokens)
+
+    def plain(queries: Any, tokens: cases.Tokens) -> Any:
+        return jax.numpy.stack([one(q, tokens, "chunked") for q in queries])
+
+    def gradients(run: Any) -> Any:
+        def loss(queries: Any, tokens: cases.Tokens) -> Any:
+            return jax.numpy.sum(jax.numpy.sin(run(queries, tokens)))
+
+        return jax.jit(jax.grad(loss, argnums=(0, 1)))(queries, tokens)
+
+    with jax.enable_x64(True):
+        want = gradients(plain)
+        for run in (grouped, mapped):
+            assert_close(gradients(run), want, np.float64)
+
+
 def count(primitive: str, jaxpr: Any) -> int:
     """How often a program names it."""
     inner = (each for eqn in jaxpr.eqns for each in jaxprs_in_params(eqn.params))
@@ -95,8 +132,18 @@ def test_auto_gives_the_same_numbers_differentiated_or_not(name: str, length: in
     programs.assert_gradients_close(got[1], want[1], np.float64, terms=weights[..., 0, 0].size)
 
 
-def test_a_packed_chunk_of_the_delta_rule_is_solved_once() -> None:
-    """But where a state is returned, whose transition is that of the last segment alone."""
+def test_a_packed_chunk_of_the_delta_rule_is_solved_once(monkeypatch) -> None:
+    """But where a state is returned, whose transition is that of the last segment alone.
+
+    LAPACK's solve stands in for the products of ``invert_unit_lower``, which no primitive counts.
+    """
+
+    def solve(below: jax.Array) -> jax.Array:
+        identity = jax.numpy.eye(below.shape[-1], dtype=below.dtype)
+        right = jax.numpy.broadcast_to(identity, below.shape)
+        return solve_triangular(below, right, lower=True, unit_diagonal=True)
+
+    monkeypatch.setattr(gated_delta, "invert_unit_lower", solve)
     mechanism = ops.get_mechanism("gated_delta", chunk_size=4)
     tokens = make_tokens(mechanism, np.float32)
     ids = cases.make_ids(9)[:2]

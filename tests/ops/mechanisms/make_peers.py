@@ -15,6 +15,9 @@ again from their seed, for this script and for the tests. To make the file again
     git -C eva checkout 531ff5169b56fcec9d0a361125cffb62ab5e8781
     python tests/ops/mechanisms/make_peers.py fla rwkv reformer eva
 
+Without folders it makes the numbers of PyTorch's own ``scaled_dot_product_attention`` only, and
+keeps the others.
+
 flash-linear-attention (MIT) has plain recurrences in PyTorch, ``fla/ops/*/naive.py``, which compute
 in float32; here their float32 is made to mean float64, so that an error that a test finds is ours.
 RWKV-4 is ``time_mixing`` of its author's ``RWKV_in_150_lines.py`` (Apache 2.0), with projections
@@ -51,6 +54,25 @@ _LSH = (BATCH, 24, HEADS, KEY_DIM)
 _STATE: dict[str, tuple[int, ...]] = {"state": (BATCH, HEADS, KEY_DIM, VALUE_DIM)}
 _EVA = (BATCH, EVA_LENGTH, HEADS, KEY_DIM)
 _CHANNELS: dict[str, tuple[int, ...]] = {name: (BATCH, HEADS, KEY_DIM) for name in ("w", "u", "m")}
+SDPA_HEADS, SDPA_WINDOW = 4, 4
+SDPA: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "causal": {"is_causal": True},
+    "window": {"is_causal": True, "window": SDPA_WINDOW},
+    "mask": {"mask": True},
+    "bias": {"bias": True},
+    "scale": {"is_causal": True, "scale": 0.7},
+    "grouped": {"is_causal": True, "num_kv_heads": 2},
+    "multi_query": {"mask": True, "num_kv_heads": 1},
+    "all": {
+        "is_causal": True,
+        "window": SDPA_WINDOW,
+        "mask": True,
+        "bias": True,
+        "num_kv_heads": 2,
+    },
+}
+"""Cases of ``torch.nn.functional.scaled_dot_product_attention`` (SDPA)."""
 
 SHAPES: dict[str, dict[str, tuple[int, ...]]] = {
     "forgetting_aaren": {"q": (HEADS, KEY_DIM), "k": _KEY, "v": _VALUE, "log_decay": _TOKEN},
@@ -66,6 +88,15 @@ SHAPES: dict[str, dict[str, tuple[int, ...]]] = {
         **_CHANNELS,
     },
     "reformer": {"x": _LSH, "v": _LSH},
+    **{
+        f"sdpa_{case}": {
+            "q": (BATCH, LENGTH, SDPA_HEADS, KEY_DIM),
+            "k": (BATCH, LENGTH, options.get("num_kv_heads", SDPA_HEADS), KEY_DIM),
+            "v": (BATCH, LENGTH, options.get("num_kv_heads", SDPA_HEADS), VALUE_DIM),
+            **({"bias": (1, SDPA_HEADS, LENGTH, LENGTH)} if "bias" in options else {}),
+        }
+        for case, options in SDPA.items()
+    },
     "eva": {
         **{name: _EVA for name in ("q", "k", "v")},
         "mean_query_kernel": (KEY_DIM, KEY_DIM),
@@ -102,18 +133,27 @@ def rotations() -> Any:
     return np.random.default_rng(28).normal(size=(rounds, KEY_DIM, _LSH[1] // size // 2))
 
 
+def pair_mask() -> Any:
+    """The mask of SDPA's cases, bool [B, 1, T, S]: every query may attend to itself."""
+    drawn = np.random.default_rng(29).uniform(size=(BATCH, 1, LENGTH, LENGTH)) < 0.7
+    return drawn | np.eye(LENGTH, dtype=bool)
+
+
 def weights(peer: str, outputs: dict[str, Any]) -> dict[str, Any]:
     """Of the sum whose gradients are kept: normal numbers, in the order of the outputs' names."""
     rng = np.random.default_rng(27)
     return {name: rng.normal(size=outputs[name].shape) for name in sorted(outputs)}
 
 
-def main(fla: Path, rwkv: Path, reformer: Path, eva: Path) -> None:
+def main(*folders: Path) -> None:
     """Runs the peers and writes ``peers.npz``."""
     torch: Any = importlib.import_module("torch")
     torch.manual_seed(0)
+    peers = _sdpa(torch) | (_peers(torch, *folders) if folders else {})
+    with np.load(PEERS) as file:
+        before = {name: x for name, x in file.items() if name.split(".")[0] not in peers}
     kept: dict[str, Any] = {}
-    for peer, run in _peers(torch, fla, rwkv, reformer, eva).items():
+    for peer, run in peers.items():
         inputs = {
             name: torch.tensor(x, dtype=torch.float64, requires_grad=True)
             for name, x in draw(peer).items()
@@ -127,7 +167,32 @@ def main(fla: Path, rwkv: Path, reformer: Path, eva: Path) -> None:
         if str(x.dtype) != "torch.float64":
             raise TypeError(f"{name} was computed as {x.dtype}, expected float64.")
     numbers: dict[str, Any] = {name: x.numpy().astype(np.float32) for name, x in kept.items()}
-    np.savez_compressed(PEERS, **numbers)
+    np.savez_compressed(PEERS, **before, **numbers)
+
+
+def _sdpa(torch: Any) -> dict[str, Callable[..., Any]]:
+    """By case, PyTorch's attention: window and mask are its ``attn_mask``, with the bias."""
+    mask, ahead = torch.tensor(pair_mask()), torch.arange(LENGTH)[:, None] - torch.arange(LENGTH)
+
+    def case(options: dict[str, Any]) -> Callable[..., Any]:
+        visible = mask if "mask" in options else torch.ones_like(mask)
+        if "is_causal" in options:
+            visible = visible & (ahead >= 0)
+        if "window" in options:
+            visible = visible & (ahead < options["window"])
+
+        def run(q: Any, k: Any, v: Any, bias: Any = 0.0) -> Any:
+            y = torch.nn.functional.scaled_dot_product_attention(
+                *map(_swap_time_and_heads, (q, k, v)),
+                attn_mask=torch.where(visible, bias, torch.tensor(-torch.inf, dtype=q.dtype)),
+                scale=options.get("scale"),
+                enable_gqa="num_kv_heads" in options,
+            )
+            return {"y": _swap_time_and_heads(y)}
+
+        return run
+
+    return {f"sdpa_{name}": case(options) for name, options in SDPA.items()}
 
 
 def _peers(
@@ -306,4 +371,4 @@ def _eva(torch: Any, folder: Path, q: Any, k: Any, v: Any, noise: Any, **maps: A
 
 
 if __name__ == "__main__":
-    main(*map(Path, sys.argv[1:5]))
+    main(*map(Path, sys.argv[1:]))

@@ -12,10 +12,12 @@ from flax_linattn import ops
 from flax_linattn.ops.mechanisms.gated_delta import GatedDeltaState
 from tests.compilation import compile_as_users
 from tests.contract.tolerances import assert_close
+from tests.ops.mechanisms import recurrences
 from tests.ops.mechanisms.peers import check
+from tests.ops.mechanisms.recurrences import FORMS
 
 DELTA = ops.get_mechanism("gated_delta", chunk_size=4)
-FORMS = ["parallel", "chunked", "recurrent"]
+NEGATIVE = ops.get_mechanism("gated_delta", chunk_size=4, allow_neg_eigval=True)
 
 
 def after(state: Any) -> GatedDeltaState:
@@ -166,3 +168,49 @@ def test_minus_infinity_forgets_all_that_came_before() -> None:
             assert np.isfinite(got).all()
             assert_close(got[:, begin + 1 :], want[:, begin + 1 :], np.float32)
         assert not np.asarray(gradients[3])[:, begin].any()
+
+
+def loop(q: Any, k: Any, v: Any, log_decay: Any, beta: Any) -> Any:
+    """The formula, token by token in float64."""
+    batch, length, heads, dim = k.shape
+    state, y = np.zeros((batch, heads, dim, v.shape[-1])), np.zeros_like(v)
+    for t in range(length):
+        key, rate = k[:, t, :, :, None], beta[:, t, :, None, None]
+        old = np.swapaxes(key, 2, 3) @ state
+        state = np.exp(log_decay[:, t])[..., None, None] * (state - rate * key * old)
+        state = state + rate * key * v[:, t, :, None]
+        y[:, t] = np.einsum("bhk,bhkv->bhv", q[:, t], state) / np.sqrt(dim)
+    return y
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_negative_eigenvalues(form: str) -> None:
+    tokens, rng = recurrences.make_tokens(), np.random.default_rng(3)
+    gates = {"log_decay": -rng.uniform(0, 1, (2, 9, 2)), "beta": rng.uniform(0.5, 1.99, (2, 9, 2))}
+    recurrences.check(NEGATIVE, loop, tokens | gates, {}, form)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_token_of_beta_2_negates_the_value_of_its_key(form: str) -> None:
+    """So the state is the parity of the tokens so far, which no beta below 1 can count."""
+    bits = np.random.default_rng(4).integers(0, 2, 200)
+    bits[0] = 1  # writes the value 1 at the key: 0.5 v with beta 2
+    ones, v = np.ones((1, 200, 1)), np.zeros((1, 200, 1, 1))
+    v[0, 0] = 0.5
+    y = jax.jit(partial(NEGATIVE.attend, is_causal=True, form=form))(
+        *(ones[..., None], ones[..., None], v),
+        log_decay=0 * ones,
+        beta=2 * bits[None, :, None] * ones,
+    )
+    np.testing.assert_array_equal(y.ravel(), (-1.0) ** (np.cumsum(bits) - 1))
+
+
+def test_beta_is_at_most_2_with_negative_eigenvalues() -> None:
+    one = jnp.ones((1, 1, 1, 2))
+    for delta, limit in ((DELTA, 1), (NEGATIVE, 2)):
+        with pytest.raises(ValueError, match=f"beta of 'gated_delta' must be .* at most {limit}"):
+            delta.attend(
+                one, one, one, is_causal=True, log_decay=0 * one[..., 0], beta=2.5 * one[..., 0]
+            )
+    beta = NEGATIVE.token_arguments[1]
+    np.testing.assert_allclose(beta.activation(jnp.array([-99.0, 0.0, 99.0])), [0, 1, 2], atol=1e-7)

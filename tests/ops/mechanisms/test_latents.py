@@ -323,7 +323,7 @@ REFUSED: list[tuple[Any, str]] = [
     ),
     (lambda z, k, v: AAREN.attend(None, k, v, latents=z[0, 0]), r"expected latents as \[L, H, K\]"),
     (lambda z, k, v: AAREN.attend(z, k, v), "one learned query for all tokens.*as latents"),
-    (lambda z, k, v: AAREN.attend(z[0, 0], k, v, latents=z), "expected q=None beside latents"),
+    (lambda z, k, v: AAREN.attend(z[0, 0], k, v, latents=z), "expected q=None with latents"),
     (
         lambda z, k, v: AAREN.step(k[:, 0], k[:, 0], v[:, 0], AAREN.init_state(B, H, K, V)),
         "one learned query for all tokens, got shape",

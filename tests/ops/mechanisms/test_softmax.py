@@ -18,7 +18,10 @@ from flax_linattn.ops.engine.forms import (
     BlockSizes,
     choose_form,
 )
+from flax_linattn.typing import Array
 from tests.compilation import compile_as_users
+from tests.ops.mechanisms.make_peers import SDPA, pair_mask
+from tests.ops.mechanisms.peers import check
 
 
 def normal(*shape: int) -> np.ndarray:
@@ -32,6 +35,23 @@ def test_softmax_is_jax_attention() -> None:
         want = jax.jit(partial(jax.nn.dot_product_attention, is_causal=is_causal))(q, k, v)
         got = jax.jit(partial(softmax.attend, is_causal=is_causal))(q, k, v)
         np.testing.assert_allclose(got, want, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("case", SDPA)
+def test_softmax_is_scaled_dot_product_attention_of_torch(case: str, dtype: Any) -> None:
+    """Outputs and gradients, with masks, biases, windows and grouped queries."""
+    options = dict(SDPA[case])
+    is_causal = options.pop("is_causal", False)
+    has_mask = options.pop("mask", False)
+    hyperparameters = {name: options[name] for name in ("window", "scale") if name in options}
+    softmax = ops.get_mechanism("softmax", **hyperparameters)
+
+    def run(q: Array, k: Array, v: Array, **bias: Array) -> dict[str, Array]:
+        pairs = {"pair_mask": jnp.asarray(pair_mask())} if has_mask else {}
+        return {"y": softmax.attend(q, k, v, is_causal=is_causal, **pairs, **bias)}
+
+    assert check(f"sdpa_{case}", run, dtype) < 2e-6
 
 
 @pytest.mark.parametrize("name", ["softmax", "aaren", "bidirectional_aaren", "aft", "aft_simple"])
@@ -95,6 +115,29 @@ def test_auto_form(kind: str, queries: int, keys: int, form: str) -> None:
 def banded(length: int, window: int) -> np.ndarray:
     distance = np.arange(length)[:, None] - np.arange(length)
     return (distance >= 0) & (distance < window)
+
+
+@pytest.mark.parametrize(
+    ("window", "form"), [(None, "parallel"), (None, "chunked"), (1, "chunked"), (6, "chunked")]
+)
+def test_groups_masks_biases_and_windows_are_those_of_jax(window: Any, form: str) -> None:
+    """Jax attends with all of them at once; a query that sees no key is 0 here only."""
+    rng, (batch, length, heads) = np.random.default_rng(0), (2, 21, 6)
+    q, (k, v) = normal(1, batch, length, heads, 4)[0], normal(2, batch, length, 2, 4)
+    bias = jnp.asarray(rng.normal(size=(1, heads, length, length)), jnp.float32)
+    pair_mask = jnp.asarray(rng.random((batch, 1, length, length)) < 0.7)
+    mechanism = ops.get_mechanism("softmax", window=window, chunk_size=8)
+    how = {"is_causal": True, "bias": bias}
+    y = jax.jit(partial(mechanism.attend, form=form, **how))(q, k, v, pair_mask=pair_mask)
+    near = None if window is None else (window - 1, 0)
+    want = jax.jit(partial(jax.nn.dot_product_attention, local_window_size=near, **how))(
+        q, k, v, mask=pair_mask
+    )
+    visible = np.tri(length, dtype=bool) & pair_mask
+    visible &= banded(length, window or length)
+    some = np.broadcast_to(visible.any(axis=-1)[:, 0], (batch, length))
+    np.testing.assert_allclose(y[some], want[some], rtol=0, atol=1e-6)
+    assert not y[~some].any()
 
 
 @pytest.mark.parametrize(("window", "sinks"), [(1, 0), (70, 0), (1000, 0), (1, 1), (70, 5)])

@@ -115,6 +115,7 @@ def load(kind, files, **options):
     return task.load(config), config
 
 
+@pytest.mark.slow
 def test_a_run_of_files(kind, tmp_path, capsys, request):
     """It is tested against simple methods, and again, on data of its own kind alone.
 

@@ -83,6 +83,7 @@ def test_stream_command_reads_files_and_draws(run_dir, tmp_path, capsys):
     assert figure.read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_figures")
 @pytest.mark.parametrize(
     "options",
@@ -151,6 +152,7 @@ def test_softmax_stream_beyond_its_cache(toy, tmp_path, capsys):
     assert "max_length must be at least 1" in fail(capsys, *args)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "mechanism", ["aaren", pytest.param("forgetting_aaren", marks=pytest.mark.slow)]
 )

@@ -267,6 +267,7 @@ def test_presets_make_the_published_models(name):
 # -- runs ----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_steps")
 def test_accuracy_at_further_lengths_and_on_official_files(tmp_path):
     config = small(test_lengths=(12, 24), batch_size=8)

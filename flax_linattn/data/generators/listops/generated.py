@@ -129,7 +129,7 @@ class SampledListOps(GeneratedListOps):
     def _sample(self, randoms: RandomIntegers, tokens: list[int]) -> int | None:
         """Writes an expression, and returns its value; None once it is too long."""
         below, probability = randoms.below, self.list_probability
-        open_lists: list[tuple[int, int, list[int]]] = []  # operation, values asked for, values
+        open_lists: list[tuple[int, int, list[int]]] = []  # operation, number of values, values
         while True:
             if len(tokens) + len(open_lists) >= self.max_length:
                 return None

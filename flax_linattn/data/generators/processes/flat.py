@@ -98,8 +98,8 @@ def some_forecast(flat: Flat, name: str) -> None:
     """Raises an error if no event is forecast, or all events are simultaneous."""
     if not flat.gaps.size:
         raise ValueError(
-            f"{name}: expected events to fit to, but none is forecast; give longer sequences, or "
-            "the begins of those of a single event."
+            f"{name}: expected events to forecast, but no sequence has any; pass longer sequences, "
+            "or the begin of each sequence with a single event."
         )
     if not flat.exposure > 0:
         raise ValueError(f"{name}: expected events over some time, but all gaps are 0.")

@@ -209,7 +209,7 @@ SIN = SinePoisson(mean=1.0, amplitude=1.0, period=4 * math.pi)
 Appendix C.2 of the paper says that it is a sine with a period of 4 pi on [0, 32 pi]. The paper does
 not give the mean and the amplitude. Here both are 1, and the phase is 0: the rate is 1 + sin(t /
 2), and a sequence has 32 pi, about 100, expected events. Results are therefore not comparable with
-those of the paper.
+the paper's.
 """
 
 SIN_END = 32 * math.pi

@@ -123,7 +123,7 @@ def em_step(
     lives = size > 1e-12 * counts.sum()  # a component that owns nothing stays where it is
     divisor = np.where(lives, size, 1)
     # Sums without BLAS, whose threads would wait for each other ten times as long as this takes
-    # where others compute beside it.
+    # while other processes compute.
     means = np.where(lives, (shares * x).sum(axis=1) / divisor, means)
     squares = (shares * (x - means[:, None]) ** 2).sum(axis=1)
     deviations = np.where(lives, np.maximum(np.sqrt(squares / divisor), floor), deviations)

@@ -15,6 +15,7 @@ from flax_linattn.tasks.classify.class_stream import ClassStream, Prediction
 from flax_linattn.tasks.classify.series.data import load_test
 from flax_linattn.tasks.lines import CellLines
 from flax_linattn.tasks.spec import Run
+from flax_linattn.tasks.streaming import describe_channels
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,6 +88,12 @@ class ClassifyStream(ClassStream[NDArray[np.float64]]):
         self._title += f": test sequence {index}, class {truth}"
         print(f"# test sequence {index}, true class {truth}", file=sys.stderr)
         return iter(test.series[index])
+
+    def interface(self) -> dict[str, Any]:
+        """Describes the channels and the classes."""
+        data_spec = self._run.data_spec
+        channels = describe_channels(data_spec.channels, data_spec.standardizer)
+        return {"inputs": [channels], "outputs": self.class_outputs()}
 
     def step(self, observation: NDArray[np.float64] | None) -> Prediction | None:
         """Processes an observation; None begins a new sequence, and predicts nothing.

@@ -107,7 +107,6 @@ class Alphabet:
 
 
 def _read_bytes(line: str) -> bytes:
-    # Invalid UTF-8 was replaced by backslash escapes, see open_lines.
     return line.encode("utf-8", "surrogateescape")
 
 

@@ -245,8 +245,8 @@ PRESETS = {
     "taylorshift-listops": _preset(
         "ListOps as in TaylorShift: 500 to 2,000 tokens, 4 layers of 512 features, 200 epochs of "
         "96,000 examples.",
-        # Departures: the best parameters are selected on 50,000 expressions that are not those of
-        # the test, and the learning rate changes each step instead of each epoch.
+        # Departures: the best parameters are selected on 50,000 expressions other than the test
+        # expressions, and the learning rate changes each step instead of each epoch.
         **_TAYLORSHIFT,
         **_LISTOPS,
         data="listops",

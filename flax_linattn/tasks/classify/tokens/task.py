@@ -80,6 +80,11 @@ class SequenceStream(ClassStream[int]):
         """Whether lines may be comments: not in texts, whose bytes are all tokens."""
         return self._run.data_spec.alphabet.comments
 
+    def interface(self) -> dict[str, Any]:
+        """Describes the tokens and the classes."""
+        tokens = {"kind": "token", "count": self._run.data_spec.alphabet.num_tokens}
+        return {"inputs": [tokens], "outputs": self.class_outputs()}
+
     def _input(self, observation: int) -> NDArray:
         return np.array([observation], np.int32)
 
@@ -268,8 +273,9 @@ def _embedding(config: SequenceConfig, data_spec: SequenceSpec, rngs: nnx.Rngs) 
 def _line_batches(run: Run, file: Path) -> training.BatchSource:
     """Makes batches of the sequences of a text file; tokens of every alphabet fit in bytes."""
     data_spec, options = run.data_spec, run.config.data
-    with open_lines(file) as rows:
-        tokens = rows.parse(data_spec.alphabet.parse, comments=data_spec.alphabet.comments)
+    comments = data_spec.alphabet.comments
+    with open_lines(file, exact=not comments) as rows:
+        tokens = rows.parse(data_spec.alphabet.parse, comments=comments)
         groups = itertools.groupby(tokens, key=lambda token: token is None)
         texts = tuple(bytes(own) for between, own in groups if not between)
     if not texts:

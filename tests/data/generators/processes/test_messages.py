@@ -126,7 +126,7 @@ def test_gaps_of_zero():
 
 @pytest.mark.parametrize("fit", [PoissonProcess.fit, RenewalProcess.fit, HawkesProcess.fit])
 def test_nothing_to_fit_to(fit):
-    with pytest.raises(ValueError, match="none is forecast; give longer sequences"):
+    with pytest.raises(ValueError, match="no sequence has any; pass longer sequences"):
         fit(sequences([[1.0], [2.0]]))
     with pytest.raises(ValueError, match="test: expected events over some time, but all gaps"):
         fit(sequences([[1.0, 1.0]]))

@@ -1,0 +1,1 @@
+"""Language models on text: none of the implemented papers measures them."""

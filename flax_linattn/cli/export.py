@@ -1,0 +1,95 @@
+"""``flax-linattn export RUN``."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+from flax_linattn.checks import OptionError
+from flax_linattn.cli import HELP, flags
+from flax_linattn.inference import linattn_runtime
+from flax_linattn.storage import make_folder
+from flax_linattn.tasks.export import export_run
+from flax_linattn.tasks.run import Checkpoint, read_task
+
+
+@dataclasses.dataclass(frozen=True)
+class BundleOptions:
+    """File, parameters and programs of a bundle.
+
+    Attributes:
+        out: File to write, such as model.linattn.
+        runtime: Also copy linattn_runtime.py, the loader of bundles, to this file.
+        seed_index: Index of the run in a folder of several seeds, from 0. Default: the run with the
+            best validation.
+        checkpoint: Parameters to use: "best" (those with the best validation) or "last" (those at
+            the end of training).
+        chunk_sizes: Numbers of observations that prefill processes in parallel; each number is a
+            program.
+        platforms: Platforms to compile for: cpu, cuda, rocm, tpu.
+        again: Replace a bundle that exists, to renew its programs: JAX promises to read them for
+            six months.
+    """
+
+    main_options: ClassVar[tuple[str, ...]] = ("out", "runtime", "again")
+    out: Path | None = None
+    runtime: Path | None = None
+    seed_index: int | None = None
+    checkpoint: Checkpoint = "best"
+    chunk_sizes: tuple[int, ...] = (128,)
+    platforms: tuple[str, ...] = ("cpu", "cuda", "tpu")
+    again: bool = False
+
+
+PROG = "flax-linattn export RUN"
+ABOUT = (
+    "Writes a run as a bundle: one file that streams its model with jax, NumPy and flatbuffers "
+    "alone. The options of a stream of the run are options of its bundle, too."
+)
+
+
+def export_command(args: Sequence[str]) -> int:
+    """Writes a run as a bundle.
+
+    Args:
+        args: The command line.
+
+    Returns:
+        The exit status.
+    """
+    if not args or args[0].startswith("-"):
+        if any(word in HELP for word in args):
+            flags.parse(flags.groups(BundleOptions()), args, PROG, ABOUT)
+        raise ValueError(f"expected a run folder, got none; write {PROG} --out FILE.")
+    task = read_task(Path(args[0]))
+    groups = [*flags.groups(BundleOptions()), *flags.groups(task.StreamOptions(), task.name)]
+    values = flags.parse(groups, args[1:], f"flax-linattn export {args[0]}", ABOUT)
+    options = vars(flags.build(BundleOptions, values))
+    stream: Any = flags.build(task.StreamOptions, values)
+    out, runtime = options.pop("out"), options.pop("runtime")
+    if out is None:
+        raise OptionError("expected a file to write; set out=..., such as model.linattn.", "out")
+    if runtime is not None:
+        if runtime.resolve() == out.resolve():
+            raise OptionError("expected different files for out and runtime.", "out", "runtime")
+        make_folder(runtime.parent)
+    signature = export_run(args[0], out, stream, **options)
+    size, until = out.stat().st_size, signature["readable_until"]
+    print(
+        f"# {out}: {size:,} bytes, a state of {signature['state_bytes']:,} bytes; JAX promises to "
+        f"read it until {until}",
+        file=sys.stderr,
+    )
+    if not signature["task"]["inputs"]:
+        print(
+            "# note: the bundle takes the model's own arrays, because it cannot describe raw "
+            "observations of this run",
+            file=sys.stderr,
+        )
+    if runtime is not None:
+        shutil.copyfile(linattn_runtime.__file__, runtime)
+    return 0

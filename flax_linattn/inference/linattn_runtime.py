@@ -1,0 +1,443 @@
+"""Runs a bundle of ``flax-linattn export`` with jax, NumPy and flatbuffers alone.
+
+Copy this file next to your program; it imports nothing of flax_linattn or Flax::
+
+    from linattn_runtime import Bundle
+    session = Bundle("model.linattn").session()
+    session.step({"price": 3.5}, time="2026-11-28 14:00")
+
+A bundle holds programs (StableHLO), which run with the rights of this process: load bundles only
+from sources that you trust. Checksums find damage, not malice.
+"""
+
+from __future__ import annotations
+
+import datetime
+import functools
+import hashlib
+import json
+import math
+import zipfile
+import zoneinfo
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from reprlib import repr as repr_short
+from typing import Any
+
+import jax
+import jax.export
+import numpy as np
+
+FORMAT = 1
+SIGNATURE, CHECKSUM, WEIGHTS = "signature.json", "signature.sha256", "weights.safetensors"
+MAX_SIGNATURE_BYTES = 2**24
+State = dict[str, Any]
+
+
+class BundleError(ValueError):
+    """A bundle, a state or an observation cannot be used; the message says why."""
+
+
+class Bundle:
+    """A model as compiled programs on flat, named states.
+
+    Args:
+        path: File of ``flax-linattn export``.
+
+    Attributes:
+        signature: Shapes, dtypes, names and versions, as JSON values.
+        fingerprint: SHA-256 of the weights and of the layout of states and observations. Sessions
+            of a bundle continue with every bundle of the same fingerprint, such as a later export
+            of the same run.
+
+    Raises:
+        BundleError: If the file is no bundle, is damaged, too new or expired, or was not exported
+            for this device.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.signature, parts = _read_parts(self.path)
+        _check_usable(self.path, self.signature)
+        weights = _read_safetensors(parts[WEIGHTS])
+        self._weights = [jax.device_put(weights[name]) for name in self.signature["weights"]]
+        self.fingerprint = _fingerprint(self.signature)
+        self._names = [leaf["name"] for leaf in self.signature["state"]]
+        programs = {
+            name.removesuffix(".bin"): jax.jit(jax.export.deserialize(bytearray(part)).call)
+            for name, part in parts.items()
+            if name.endswith(".bin")
+        }
+        self._init, self._step = programs["init_state"], programs["step"]
+        self._prefill = {
+            size: programs[f"prefill-{size}"] for size in self.signature["chunk_sizes"]
+        }
+
+    @functools.cached_property
+    def initial_row(self) -> State:
+        """State of one row before its first observation, as NumPy arrays."""
+        return {name: np.asarray(value) for name, value in self.init_state().items()}
+
+    @staticmethod
+    def read_signature(path: str | Path) -> dict[str, Any]:
+        """Reads and checks a bundle without loading it, even if it has expired."""
+        return _read_parts(Path(path))[0]
+
+    def init_state(self, batch_size: int = 1) -> State:
+        """Returns the state of ``batch_size`` rows before their first observation, by name."""
+        return self._named(self._init(np.ones(batch_size, bool)))
+
+    def step(self, x: Any, state: State, mask: Any = None) -> tuple[Any, State]:
+        """Processes one observation per row, in the scale and dtype of the model.
+
+        Args:
+            x: Observations, [B, ...], see ``signature["observation"]``.
+            state: State of ``init_state``, ``step`` or ``prefill`` with B rows.
+            mask: Boolean array [B]; where False, the row's state is unchanged.
+
+        Returns:
+            The outputs, [B, ...], and the new state. Rows beyond ``signature["max_length"]``
+            observations are NaN.
+
+        Raises:
+            BundleError: If a shape or a dtype of the state differs.
+        """
+        x, leaves = self.check(x, state)
+        mask = np.ones(len(x), bool) if mask is None else np.asarray(mask, bool)
+        y, leaves = self._step(self._weights, leaves, x, mask)
+        return y, self._named(leaves)
+
+    def prefill(self, x: Any, state: State) -> tuple[Any, State]:
+        """Processes observations [B, T, ...], T >= 1, in parallel chunks of ``chunk_sizes``.
+
+        Returns:
+            What ``step`` returns for the last observation.
+
+        Raises:
+            BundleError: If a shape differs, or the bundle was exported without chunk sizes.
+        """
+        if not self._prefill:
+            raise BundleError(f"{self.path} cannot prefill; export it with chunk sizes.")
+        x, leaves = self.check(x, state, "T, ")
+        y = np.zeros(
+            (len(x), *self.signature["output"]["shape"]), self.signature["output"]["dtype"]
+        )
+        start, length = 0, x.shape[1]
+        while start < length:
+            fitting = [size for size in self._prefill if size >= length - start]
+            size = min(fitting, default=max(self._prefill))
+            chunk = x[:, start : start + size]
+            mask = np.arange(size)[None] < np.full((len(x), 1), chunk.shape[1])
+            padding = [(0, 0), (0, size - chunk.shape[1]), *[(0, 0)] * (x.ndim - 2)]
+            y, leaves = self._prefill[size](self._weights, leaves, y, np.pad(chunk, padding), mask)
+            start += size
+        return y, self._named(leaves)
+
+    def session(self) -> Session:
+        """Begins a stream of raw observations, in the names and units of the training data.
+
+        Raises:
+            BundleError: If the bundle does not describe them.
+        """
+        return Session(self)
+
+    def check(self, x: Any, state: State, time: str = "") -> tuple[Any, list[Any]]:
+        """Raises BundleError unless observations and state fit; returns arrays and leaves."""
+        want = self.signature["observation"]
+        x = np.asarray(x, want["dtype"])
+        rank = 1 + bool(time)
+        if (
+            x.ndim != rank + len(want["shape"])
+            or [*x.shape[rank:]] != want["shape"]
+            or 0 in x.shape
+        ):
+            layout = f"[B, {time}{', '.join(map(str, want['shape']))}]".replace(", ]", "]")
+            raise BundleError(f"expected observations as {layout}, got {[*x.shape]}.")
+        for leaf in self.signature["state"]:
+            value, expected = state.get(leaf["name"]), f"{leaf['dtype']}{[len(x), *leaf['shape']]}"
+            layout = "nothing" if value is None else f"{value.dtype}{[*value.shape]}"
+            if layout != expected:
+                raise BundleError(
+                    f"expected {leaf['name']} of the state as {expected}, got {layout}."
+                )
+        return x, [state[name] for name in self._names]
+
+    def _named(self, leaves: Sequence[Any]) -> State:
+        return dict(zip(self._names, leaves, strict=True))
+
+
+class Session:
+    """One stream: observations by name in, predictions by name out; see ``Bundle.session``.
+
+    Time and memory of a step are constant if ``signature["max_length"]`` is null.
+    """
+
+    def __init__(self, bundle: Bundle) -> None:
+        self._bundle, self._task = bundle, bundle.signature["task"]
+        if not self._task or not self._task["inputs"]:
+            raise BundleError(
+                f"{bundle.path} does not describe raw observations; call step with arrays as in "
+                "signature['observation']."
+            )
+        self._context = self._task.get("context", 0)
+        self._num_rows = 2 if self._context else 1
+        self._initial = {k: v.repeat(self._num_rows, 0) for k, v in bundle.initial_row.items()}
+        self.reset()
+
+    def reset(self) -> None:
+        """Forgets all observations, to begin a new sequence."""
+        self.state: State = dict(self._initial)
+        self.num_steps = 0
+        means = (part["mean"] for part in self._task["inputs"] if "mean" in part)
+        self._last: list[float] = next(means, [])
+
+    def step(self, observation: Any, time: str | datetime.datetime | None = None) -> dict[str, Any]:
+        """Processes an observation; returns predictions by name.
+
+        Args:
+            observation: Values by channel, or in the order of the channels; None and NaN are
+                missing. A token is an integer.
+            time: Time of the observation, if the model uses the calendar.
+
+        Raises:
+            BundleError: If the observation is invalid, or the session is full; it is unchanged.
+        """
+        x, state, columns = self.prepare(observation, time)
+        return self.finish(columns, *self._bundle.step(x, state))
+
+    def prepare(self, observation: Any, time: Any = None) -> tuple[Any, State, list[float]]:
+        """Makes what ``Bundle.step`` takes for an observation, to step many sessions at once.
+
+        Returns:
+            Observations of the rows of this session, their state, and values for ``finish``.
+
+        Raises:
+            BundleError: If the observation is invalid, or the session is full.
+        """
+        limit = self._bundle.signature["max_length"]
+        if limit is not None and not self._context and self.num_steps >= limit:
+            raise BundleError(f"the session is full after {limit} observations; reset it.")
+        columns, last = self._columns(observation, time)
+        dtype = self._bundle.signature["observation"]["dtype"]
+        with np.errstate(over="ignore"):  # refused below
+            x = np.asarray(columns, dtype)
+        if not np.isfinite(x).all():
+            raise BundleError(
+                f"expected values in the range of {dtype}, got {repr_short(observation)}."
+            )
+        fresh, state = np.array(self._ages(self.num_steps + 1)) == 1, self.state
+        if self._context and fresh.any():  # a row begins again
+            state = {
+                name: np.where(fresh.reshape(-1, *[1] * (value.ndim - 1)), value, state[name])
+                for name, value in self._initial.items()
+            }
+        return np.broadcast_to(x, (self._num_rows, *x.shape)), state, last
+
+    def finish(self, last: list[float], y: Any, state: State) -> dict[str, Any]:
+        """Takes what ``Bundle.step`` returned for the rows of ``prepare``; returns predictions.
+
+        Raises:
+            BundleError: If an output is NaN or infinite; the session is unchanged.
+        """
+        row = int(np.argmax(self._ages(self.num_steps + 1)))
+        output = np.asarray(y[row], np.float64)
+        if not np.isfinite(output).all():
+            raise BundleError(
+                "the output of the model is not finite: the observation is out of its range."
+            )
+        self.state, self._last, self.num_steps = state, last, self.num_steps + 1
+        return _outputs(self._task["outputs"], output)
+
+    def to_bytes(self) -> bytes:
+        """Packs the session: a few kilobytes if the state has constant size."""
+        record = {
+            "bundle": self._bundle.fingerprint,
+            "num_steps": self.num_steps,
+            "last": self._last,
+        }
+        text = json.dumps(record).encode()
+        arrays = [np.asarray(self.state[name]).tobytes() for name in self._initial]
+        return b"".join([len(text).to_bytes(4, "little"), text, *arrays])
+
+    def from_bytes(self, content: bytes) -> None:
+        """Continues a session of the same bundle that ``to_bytes`` packed.
+
+        Raises:
+            BundleError: If the bytes are damaged, or belong to another bundle.
+        """
+        try:
+            begin = 4 + int.from_bytes(content[:4], "little")
+            record = json.loads(content[4:begin])
+            steps, last = int(record["num_steps"]), [float(value) for value in record["last"]]
+            is_own = record["bundle"] == self._bundle.fingerprint
+        except Exception as error:  # of untrusted bytes
+            raise BundleError(f"expected a session, got other bytes ({error}).") from error
+        if not is_own:
+            raise BundleError("the session belongs to another bundle; begin a new one.")
+        if len(content) != begin + sum(value.nbytes for value in self._initial.values()):
+            raise BundleError("the session is cut, or too long.")
+        state: State = {}
+        for name, value in self._initial.items():
+            array = np.frombuffer(content, value.dtype, value.size, begin)
+            state[name], begin = array.reshape(value.shape), begin + value.nbytes
+        self.state, self.num_steps, self._last = state, steps, last
+
+    def _columns(self, observation: Any, time: Any) -> tuple[Any, list[float]]:
+        """Input of the model for an observation, and the last value of each channel."""
+        columns: list[float] = []
+        given: list[float | None] = []
+        last = self._last
+        for part in self._task["inputs"]:
+            if part["kind"] == "token":
+                return _token(part["count"], observation), last
+            if part["kind"] == "values":
+                given = _values(part["names"], observation)
+                last = [old if v is None else v for v, old in zip(given, last, strict=True)]
+                scale = zip(last, part["mean"], part["std"], strict=True)
+                columns += [(value - mean) / std for value, mean, std in scale]
+            elif part["kind"] == "flags":
+                columns += [float(v is None) for v in given]
+            else:
+                columns += _calendar(part["names"], _local(time, part["time_zone"]))
+        return columns, last
+
+    def _ages(self, count: int) -> list[int]:
+        """Number of observations in each row; two rows begin again half a context apart."""
+        if not self._context:
+            return [count]
+        half = self._context // 2
+        second = (count - 1 - half) % self._context + 1 if count > half else 1
+        return [(count - 1) % self._context + 1, second]
+
+
+def _values(names: Sequence[str], observation: Any) -> list[float | None]:
+    """Values in the order of the channels; None is missing."""
+    given = observation
+    if isinstance(given, Mapping):
+        if unknown := [str(name) for name in given if name not in names]:
+            raise BundleError(
+                f"unknown channel {repr_short(unknown[0])}; expected {', '.join(names)}."
+            )
+        given = [given.get(name) for name in names]
+    try:
+        values = [None if v is None or math.isnan(v) else float(v) for v in given]
+    except (OverflowError, TypeError):  # an integer beyond float64, or no number
+        values = []
+    if len(values) != len(names) or math.inf in (abs(v) for v in values if v is not None):
+        expected = f"finite numbers for {', '.join(names)}"
+        raise BundleError(f"expected {expected}, got {repr_short(observation)}.")
+    return values
+
+
+def _token(count: int, observation: Any) -> int:
+    is_integer = isinstance(observation, int | np.integer) and not isinstance(observation, bool)
+    if not is_integer or not 0 <= observation < count:
+        raise BundleError(
+            f"expected an integer from 0 to {count - 1}, got {repr_short(observation)}."
+        )
+    return int(observation)
+
+
+def _local(time: Any, zone: str | None) -> datetime.datetime:
+    """The time in the time zone of the training data."""
+    try:
+        time = datetime.datetime.fromisoformat(time) if isinstance(time, str) else time
+        if (zone is None) == (time.tzinfo is None):
+            return time if zone is None else time.astimezone(zoneinfo.ZoneInfo(zone))
+    except zoneinfo.ZoneInfoNotFoundError as error:
+        raise BundleError(f"unknown time zone {zone}; install the package tzdata.") from error
+    except (AttributeError, OverflowError, ValueError):
+        pass
+    offset = "without an offset from UTC" if zone is None else "with its offset from UTC"
+    example = "2026-11-28T14:00" + ("" if zone is None else "+01:00")
+    raise BundleError(f"expected a time {offset}, such as {example}, got {repr_short(time)}.")
+
+
+def _calendar(names: Sequence[str], time: datetime.datetime) -> list[float]:
+    """Parts of the calendar, each scaled to [-0.5, 0.5]."""
+    places = {
+        "minute": time.minute / 59,
+        "hour": time.hour / 23,
+        "weekday": time.weekday() / 6,
+        "day": (time.day - 1) / 30,
+        "day of year": (time.timetuple().tm_yday - 1) / 365,
+        "week": (time.isocalendar().week - 1) / 52,
+        "month": (time.month - 1) / 11,
+    }
+    return [places[name] - 0.5 for name in names]
+
+
+def _outputs(part: Mapping[str, Any], output: Any) -> dict[str, Any]:
+    """Predictions by name: class probabilities, targets in their units, or logits."""
+    if part["kind"] == "classes":
+        weights = np.exp(output - output.max())
+        p = dict(zip(part["names"], (weights / weights.sum()).tolist(), strict=True))
+        return {"prediction": max(p, key=p.__getitem__), **{f"p({n})": v for n, v in p.items()}}
+    if part["kind"] == "targets":
+        values = output.ravel() * np.asarray(part["std"]) + np.asarray(part["mean"])
+        return dict(zip(part["columns"], values.tolist(), strict=True))
+    return {"logits": output}
+
+
+def _check_usable(path: Path, signature: Mapping[str, Any]) -> None:
+    """Refuses a bundle for other devices, or one that JAX no longer promises to read."""
+    platform = {"gpu": "cuda"}.get(jax.default_backend(), jax.default_backend())
+    if platform not in signature["platforms"]:
+        known = ", ".join(signature["platforms"])
+        raise BundleError(f"{path} was exported for {known}; export it again for {platform}.")
+    until, version = signature["readable_until"], signature["versions"]["jax"]
+    if version != jax.__version__ and datetime.date.today().isoformat() > until:
+        raise BundleError(
+            f"{path} expired on {until}: JAX {jax.__version__} may not read programs of JAX "
+            f"{version}. Export the run again, or install jax=={version}."
+        )
+
+
+def _fingerprint(signature: Mapping[str, Any]) -> str:
+    """SHA-256 of what a session depends on, whenever and for whatever platform it was exported."""
+    names = ("observation", "output", "state", "max_length", "task")
+    facts = [signature["parts"][WEIGHTS]["sha256"], *(signature[name] for name in names)]
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+
+
+def _read_parts(path: Path) -> tuple[dict[str, Any], dict[str, bytes]]:
+    """Signature and the other parts of a bundle, all checked."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            sizes = {entry.filename: entry.file_size for entry in archive.infolist()}
+            if any(entry.compress_type for entry in archive.infolist()):
+                raise ValueError("a part is compressed")
+            if sizes[SIGNATURE] > MAX_SIGNATURE_BYTES:
+                raise ValueError("its signature is too large")
+            text = archive.read(SIGNATURE)
+            signature = json.loads(text)
+            if signature["format"] > FORMAT:
+                raise ValueError(f"format {signature['format']} needs a newer linattn_runtime.py")
+            known = {name: part["sha256"] for name, part in signature["parts"].items()}
+            if {*sizes} != {*known, SIGNATURE, CHECKSUM}:
+                raise ValueError("a part is missing or unknown")
+            parts = {name: archive.read(name) for name in known}
+            known[SIGNATURE] = archive.read(CHECKSUM).decode()
+        for name, part in {SIGNATURE: text, **parts}.items():
+            if hashlib.sha256(part).hexdigest() != known[name]:
+                raise ValueError(f"{name} was changed")
+    except FileNotFoundError:
+        raise BundleError(f"the bundle {path} does not exist.") from None
+    except Exception as error:  # of untrusted bytes
+        reason = error if type(error) is ValueError else f"{type(error).__name__}: {error}"
+        raise BundleError(f"{path} is no bundle, or is damaged: {reason}.") from error
+    return signature, parts
+
+
+def _read_safetensors(content: bytes) -> dict[str, Any]:
+    """Arrays by name of a file in the format of safetensors."""
+    begin = 8 + int.from_bytes(content[:8], "little")
+    arrays = {}
+    for name, entry in json.loads(content[8:begin]).items():
+        kind, size = entry["dtype"].rstrip("0123456789"), entry["dtype"].lstrip("BOLFUI")
+        prefix = {"F": "float", "BF": "bfloat", "I": "int", "U": "uint", "BOOL": "bool"}[kind]
+        first, last = entry["data_offsets"]
+        part = content[begin + first : begin + last]
+        dtype = jax.numpy.dtype(f"{prefix}{size}")
+        arrays[name] = np.frombuffer(part, dtype).reshape(entry["shape"])
+    return arrays

@@ -1,0 +1,20 @@
+"""A server of bundles: each client costs only the bytes of its state.
+
+``make_app`` makes an ASGI application of a bundle: clients hold their own states, sealed, or have
+sessions on the server, which survive a kill. ``flax-linattn serve`` runs it.
+"""
+
+from flax_linattn.serve.app import Limits, make_app
+from flax_linattn.serve.batcher import Batcher, OverloadError
+from flax_linattn.serve.seal import Sealer, SealError
+from flax_linattn.serve.sessions import SessionStore
+
+__all__ = [
+    "Batcher",
+    "Limits",
+    "OverloadError",
+    "SealError",
+    "Sealer",
+    "SessionStore",
+    "make_app",
+]
