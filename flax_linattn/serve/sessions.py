@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 import threading
-import weakref
 import time
+import weakref
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
