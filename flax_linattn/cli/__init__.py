@@ -49,6 +49,12 @@ class _Command(NamedTuple):
 
 
 _COMMANDS = {
+    "tune": _Command(
+        "TASK",
+        "search for the options of a task by training trials",
+        f"{__name__}.tune:tune_command",
+        is_parsed=False,
+    ),
     "evaluate": _Command(
         "RUN",
         "evaluate a run on test data, and check its stream against the parallel model",

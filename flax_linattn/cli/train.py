@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -88,7 +88,8 @@ class Devices:
         accumulate: Number of parts of each batch, whose gradients are accumulated.
         runs_at_once: Number of runs that each device trains at once, with --runs. Default: all; on
             a CPU as many as fit into its cache.
-        distributed: Train as one of several processes that SLURM, Open MPI or Cloud TPU started.
+        distributed: Train as one of several processes that SLURM, Open MPI, Kubernetes or Cloud
+            TPU started.
         coordinator: HOST:PORT of process 0, for processes that you start yourself.
         num_processes: Number of processes, with --coordinator.
         process_id: Index of this process, from 0, with --coordinator.
@@ -134,29 +135,57 @@ def train_command(args: Sequence[str]) -> int:
     name, *args = args
     task = get_task(name)
     start, others = flags.parse_known(Start(), args)
-    is_new = not start.resume and start.init is None
-    if start.preset is None and is_new and task.default_preset is not None:
-        chosen, _ = flags.parse_known(_Model(), others)
-        usual = task.presets[task.default_preset](task.Config.of()).flat()["model"]
-        preset = task.default_preset if chosen.model in (None, usual) else None
-        start = dataclasses.replace(start, preset=preset)
+    if not start.resume and start.init is None:
+        start = dataclasses.replace(start, preset=choose_preset(task, start.preset, others))
     config = _defaults(task, start)
-    values = flags.parse(
-        [
-            *flags.groups(config),
-            *flags.groups(Devices(), "Devices", "Devices and processes to train on."),
-            *flags.groups(Output(), "Output", "What is reported during training."),
-            *flags.groups(start, "Run", "Folder of the run, and what the run starts from."),
-        ],
-        args,
-        f"flax-linattn train {name}",
-        _description(task),
-        [*task.Config.main_options, *Start.main_options],
-    )
+    about = "Folder of the run, and what the run starts from."
+    values = parse_training(f"train {name}", task, config, flags.groups(start, "Run", about), args)
     options = {name: values[name] for name in config.flat()}
     with flags.only(values):
         devices, output = flags.build(Devices, values), flags.build(Output, values)
         return _train(task, start, options, devices, output, args)
+
+
+def choose_preset(
+    task: Task[Any, Any, Any], preset: str | None, others: Sequence[str]
+) -> str | None:
+    """The preset of a new run: by default that of the task, unless another model is chosen."""
+    if preset is not None or task.default_preset is None:
+        return preset
+    chosen, _ = flags.parse_known(_Model(), others)
+    usual = task.presets[task.default_preset](task.Config.of()).flat()["model"]
+    return task.default_preset if chosen.model in (None, usual) else None
+
+
+def parse_training(
+    command: str,
+    task: Task[Any, Any, Any],
+    config: Config,
+    own: Iterable[flags.Group],
+    args: Sequence[str],
+) -> dict[str, Any]:
+    """Values of the options of a command that trains runs of a task.
+
+    Args:
+        command: The command, with the name of the task.
+        task: The task.
+        config: The defaults of the task's options.
+        own: Groups of the options of the command itself.
+        args: The command line after the command.
+    """
+    own = tuple(own)
+    return flags.parse(
+        [
+            *flags.groups(config),
+            *flags.groups(Devices(), "Devices", "Devices and processes to train on."),
+            *flags.groups(Output(), "Output", "What is reported during training."),
+            *own,
+        ],
+        args,
+        f"flax-linattn {command}",
+        _description(task),
+        [*task.Config.main_options, *(name for group in own for name in group.main)],
+    )
 
 
 def _train(
@@ -169,9 +198,9 @@ def _train(
 ) -> int:
     config = task.Config.of(**options)
     run_dir = start.run if start.run is not None else Path("runs") / config.name
-    _start_process(devices)
+    start_process(devices)
     try:
-        session = _session(run_dir, start.resume, devices, output)
+        session = make_session(run_dir, start.resume, devices, output)
         report = train_report(task, config, session, init_run=start.init)
     except training.Interrupted:
         if training.is_main():
@@ -215,22 +244,29 @@ def _defaults(task: Task[Any, Any, Any], start: Start) -> Config:
         raise OptionError("resuming a run needs its folder; pass it.", "run")
     earlier = start.run if start.resume else start.init_run
     config = task.Config.of() if earlier is None else read_config(earlier, task)
-    if start.preset is None:
+    return apply_preset(task, config, start.preset)
+
+
+def apply_preset(task: Task[Any, Any, Any], config: Config, name: str | None) -> Config:
+    """The options of a preset of the task, which keeps files that the config names."""
+    if name is None:
         return config
     if not task.presets:
         raise OptionError(f"the task {task.name!r} has no presets; remove --preset.", "preset")
-    check_choice(task.presets, preset=start.preset)
-    preset: Config = task.presets[start.preset](config)
+    check_choice(task.presets, preset=name)
+    preset: Config = task.presets[name](config)
     return preset
 
 
-def _start_process(devices: Devices) -> None:
+def start_process(devices: Devices) -> None:
+    """Joins the other processes of the training, if there are any."""
     process = (devices.coordinator, devices.num_processes, devices.process_id)
     if devices.distributed or process != (None, None, None):
         training.start_process(*process)
 
 
-def _session(run_dir: Path, resume: bool, devices: Devices, output: Output) -> training.Session:
+def make_session(run_dir: Path, resume: bool, devices: Devices, output: Output) -> training.Session:
+    """Makes the session of a run, whose metrics are logged in its folder."""
     trackers: list[training.Tracker] = [training.JsonLines(run_dir / "steps.jsonl")]
     if output.tensorboard:
         trackers.append(training.TensorBoard(run_dir / "tensorboard"))

@@ -18,6 +18,7 @@ from flax_linattn.tasks.stream import stream_run
 from flax_linattn.tasks.streaming import Streaming
 from flax_linattn.tasks.task import Report, Task
 from flax_linattn.tasks.train import train
+from flax_linattn.tasks.tune import Range, tune
 
 __all__ = [
     "Baselines",
@@ -27,6 +28,7 @@ __all__ = [
     "InitRun",
     "ModelOptions",
     "Options",
+    "Range",
     "Report",
     "Run",
     "Streaming",
@@ -41,4 +43,5 @@ __all__ = [
     "register_task",
     "stream_run",
     "train",
+    "tune",
 ]

@@ -92,8 +92,13 @@ def train_report(
     session: training.Session,
     *,
     init_run: InitRun | Run | str | Path | None = None,
+    is_tested: bool = True,
 ) -> Report:
-    """Trains a run like ``train``, and returns its tables and figures too."""
+    """Trains a run like ``train``, and returns its tables and figures too.
+
+    A run that is not tested has no test.json; its report holds "best_values", the best validation
+    of each run, None for a run that failed.
+    """
     task = get_task(task) if isinstance(task, str) else task
     if not isinstance(config, task.Config):
         raise TypeError(
@@ -110,7 +115,7 @@ def train_report(
         # Lock an existing run at once; a new folder is created only after all other checks.
         if max_over_processes(is_main() and session.lock_file.exists()):
             ends.enter_context(session.holding())
-        return _train(task, config, session, devices, InitRun.of(init_run))
+        return _train(task, config, session, devices, InitRun.of(init_run), is_tested)
 
 
 def _train(
@@ -119,8 +124,9 @@ def _train(
     session: training.Session,
     devices: training.Placement,
     init_run: InitRun | None,
+    is_tested: bool,
 ) -> Report:
-    """Trains and tests a run on the given devices."""
+    """Trains a run on the given devices, and tests it if asked to."""
     run_dir = Path(session.run_dir)
     resumed = run_dir if session.resume else None
     runs, splits, init, notes = _prepare(
@@ -128,7 +134,7 @@ def _train(
     )
     _, config, data_spec, first, data, _ = runs[0]
     test_batches = splits[0].test
-    if test_batches is None:
+    if test_batches is None and is_tested:
         raise ValueError("the data have no test part; pass test data, or choose another split.")
     about = task.about_data(data, config)
     if is_main():
@@ -170,6 +176,8 @@ def _train(
                 if calibration is not None and session.progress and is_main():
                     prefix = "" if run.seed_index is None else f"run {run.seed_index}: "
                     print(f"note: {prefix}{calibration}", file=sys.stderr)
+        if test_batches is None or not is_tested:
+            return Report({"best_values": [run.best_value for run in result.runs]})
         tested = report_on(run_dir, runs, test_batches)
         seconds = sum(line["seconds"] for line in result.history)
         values = {

@@ -35,7 +35,7 @@ def start_process(
 
     Args:
         coordinator: HOST:PORT of process 0, reachable from every process. Default: as SLURM,
-            Open MPI or Cloud TPU report it.
+            Open MPI, Kubernetes or Cloud TPU report it.
         num_processes: Number of processes; required with ``coordinator``.
         process_id: Index of this process, counted from 0; required with ``coordinator``.
         heartbeat_timeout: Seconds without a heartbeat after which a process counts as lost, and

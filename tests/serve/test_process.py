@@ -25,10 +25,10 @@ from tests.serve.test_app import ROWS, close, ok
 
 
 class Served:
-    """A server in its own process, on a free port."""
+    """A server in its own process, by default on a free port."""
 
-    def __init__(self, path: Path, *args: str, **environment: str) -> None:
-        command = [sys.executable, "-m", "flax_linattn", "serve", str(path), "--port", "0"]
+    def __init__(self, path: Path, *args: str, port: int = 0, **environment: str) -> None:
+        command = [sys.executable, "-m", "flax_linattn", "serve", str(path), "--port", str(port)]
         self.process = subprocess.Popen(
             [*command, "--max-rows", "4", *args], stderr=subprocess.PIPE, text=True,
             env={**os.environ, **environment},
@@ -47,6 +47,12 @@ class Served:
         _, more = self.process.communicate(timeout=60)
         self.notes += more
         return self.process.returncode
+
+
+def free_port() -> int:
+    """A port on which nothing listens."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
 
 
 @pytest.mark.slow

@@ -1,0 +1,160 @@
+"""``flax-linattn tune TASK``."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import re
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar, get_args
+
+from flax_linattn import training
+from flax_linattn.bench.report import markdown
+from flax_linattn.checks import OptionError, check_choice, quote
+from flax_linattn.cli import flags
+from flax_linattn.cli.train import (
+    Devices,
+    Output,
+    apply_preset,
+    choose_preset,
+    make_session,
+    parse_training,
+    start_process,
+)
+from flax_linattn.registry import get_task, list_tasks
+from flax_linattn.tasks import Range, tune
+from flax_linattn.tasks.options import flat_hints
+
+MAX_ROWS = 10
+"""Number of the best trials that are printed."""
+
+
+@dataclasses.dataclass(frozen=True)
+class StudyOptions:
+    """Values to search, and the folder of the study.
+
+    Attributes:
+        search: Values of options to search, such as learning_rate=1e-4..1e-2:log num_layers=1..4
+            mechanism=aaren,gated_delta: a range, on a logarithmic scale with ":log", or choices.
+        trials: Number of trials of the study, including earlier commands.
+        study: Folder of the study, which continues if it exists. Default: a folder in runs, named
+            after the data and the options.
+        prune: Stop trials that are worse than the median of the others after as many steps.
+        preset: Preset whose options become the defaults; the presets are listed above.
+    """
+
+    main_options: ClassVar[tuple[str, ...]] = ("preset", "search", "trials", "study")
+    search: tuple[str, ...] = ()
+    trials: int = 20
+    study: Path | None = None
+    prune: bool = True
+    preset: str | None = None
+
+
+def tune_command(args: Sequence[str]) -> int:
+    """Searches for options of a task.
+
+    Args:
+        args: The command line, the name of the task first.
+
+    Returns:
+        The exit status.
+    """
+    if not args or args[0].startswith("-"):
+        raise ValueError(
+            f"expected a task, one of {', '.join(list_tasks())}; write flax-linattn tune TASK."
+        )
+    name, *args = args
+    task = get_task(name)
+    start, others = flags.parse_known(StudyOptions(), args)
+    start = dataclasses.replace(start, preset=choose_preset(task, start.preset, others))
+    config = apply_preset(task, task.Config.of(), start.preset)
+    own = flags.groups(start, "Study", "Options to search.")
+    values = parse_training(f"tune {name}", task, config, own, args)
+    with flags.only(values):
+        config = task.Config.of(**{name: values[name] for name in config.flat()})
+        study = flags.build(StudyOptions, values)
+        devices, output = flags.build(Devices, values), flags.build(Output, values)
+        folder = study.study or Path("runs") / f"tune-{config.name}"
+        start_process(devices)
+
+        def new_session(
+            run_dir: Path, *, resume: bool, trackers: Sequence[training.Tracker]
+        ) -> training.Session:
+            session = make_session(run_dir, resume, devices, output)
+            return dataclasses.replace(session, trackers=(*session.trackers, *trackers))
+
+        hints = flat_hints(type(config))
+        search = dict(_read_values(text, hints) for text in study.search)
+        try:
+            rows = tune(
+                task,
+                config,
+                search,
+                folder,
+                num_trials=study.trials,
+                prune=study.prune,
+                new_session=new_session,
+            )
+        except training.Interrupted:
+            print("run the same command again to continue.", file=sys.stderr)
+            raise
+    _print_rows(rows)
+    return 0
+
+
+def _read_values(text: str, hints: dict[str, Any]) -> tuple[str, Range | list[Any]]:
+    """Name and values of an option to search, such as "num_layers=1..4"."""
+    name, equals, values = text.partition("=")
+    name = name.replace("-", "_")
+    if not equals or not values:
+        raise OptionError(
+            f"expected NAME=VALUES to search, got {quote(text)}, such as "
+            "learning_rate=1e-4..1e-2:log.",
+            "search",
+        )
+    check_choice(hints, option=name)
+    if match := re.fullmatch(r"(.+)\.\.(.+?)(:log)?", values):
+        low, high = (_read_value(word, name, hints[name]) for word in match.group(1, 2))
+        if not all(type(number) in (int, float) for number in (low, high)):
+            raise OptionError(f"{name} takes no numbers; list choices of it.", "search")
+        return name, Range(low, high, log=match[3] is not None)
+    return name, [_read_value(word, name, hints[name]) for word in values.split(",")]
+
+
+def _read_value(word: str, name: str, hint: Any) -> Any:
+    """A value of an option; choices of an option with a list of values are one value each."""
+    kinds = get_args(hint) or (hint,)
+    if word == "None" and type(None) in kinds:
+        return None
+    if bool in kinds and word in ("True", "False"):
+        return word == "True"
+    for kind in (int, float):
+        if kind in kinds:
+            with contextlib.suppress(ValueError):
+                return kind(word)
+    if {int, float, bool}.isdisjoint(kinds):
+        return word
+    raise OptionError(f"expected a value of {name}, got {quote(word)}.", "search")
+
+
+def _print_rows(rows: Sequence[dict[str, Any]]) -> None:
+    names = [*rows[0]["options"]]
+    lines = [
+        [
+            str(row["trial"]),
+            f"{row['value']:.6g}",
+            *(
+                f"{value:.4g}" if isinstance(value, float) else str(value)
+                for value in row["options"].values()
+            ),
+        ]
+        for row in rows[:MAX_ROWS]
+    ]
+    print(markdown(["trial", "validation", *names], lines))
+    print(
+        f"best: {rows[0]['run']}; test it by: flax-linattn evaluate {shlex.quote(rows[0]['run'])}"
+    )
