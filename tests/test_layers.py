@@ -115,8 +115,8 @@ def test_options_of_layers_are_declared_once():
 TESTS = Path(__file__).parent
 
 BUDGETS = {
-    "lines of the package": 75_993,
-    "files of the package": 390,
+    "lines of the package": 76_190,
+    "files of the package": 391,
     "files of fewer than 60 lines in the package": 48,
     "lines of tasks": 18_331,
     "lines of data": 15_127,

@@ -1,0 +1,194 @@
+"""The step of a model as a flat list of equations, from which other languages are generated."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend import core
+
+from flax_linattn.checks import OptionError
+from flax_linattn.inference.model import StreamingModel, check_model, expected_state, path_name
+from flax_linattn.typing import Array
+
+_CALLS = {
+    "jit": "jaxpr",
+    "pjit": "jaxpr",
+    "closed_call": "call_jaxpr",
+    "core_call": "call_jaxpr",
+    "custom_jvp_call": "call_jaxpr",
+    "custom_vjp_call": "call_jaxpr",
+    "remat2": "jaxpr",
+    "checkpoint": "jaxpr",
+}
+"""Primitives that call a jaxpr, which replaces them, by the name of its parameter."""
+_IDENTITIES = ("stop_gradient", "copy", "copy_p", "optimization_barrier")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Value:
+    """An array of a step, with a batch axis of one row.
+
+    Attributes:
+        shape: Shape of the array.
+        dtype: Dtype of the array.
+        constant: The array if it depends on no input, otherwise None.
+    """
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    constant: np.ndarray[Any, Any] | None = None
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Equation:
+    """One operation of a step: a primitive of JAX that calls no other function."""
+
+    primitive: str
+    inputs: tuple[Value, ...]
+    outputs: tuple[Value, ...]
+    params: dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class StepProgram:
+    """One step of a model for one row, without calls and unused operations.
+
+    Attributes:
+        equations: The operations in their order.
+        observation: The observation, [1, ...].
+        state: The state before the step, by name as in a bundle.
+        output: The output, [1, ...].
+        new_state: The state after the step, by name.
+        initial: The state before the first observation, by name.
+    """
+
+    equations: tuple[Equation, ...]
+    observation: Value
+    state: dict[str, Value]
+    output: Value
+    new_state: dict[str, Value]
+    initial: dict[str, np.ndarray[Any, Any]]
+
+
+def trace_step(model: StreamingModel, observation: jax.ShapeDtypeStruct | Array) -> StepProgram:
+    """Traces the step of a model for one row into a flat list of equations.
+
+    What depends on the weights alone is computed here.
+
+    Args:
+        model: Model whose state has constant size.
+        observation: Observations of ``model.step``, [B, ...]; only shape and dtype matter.
+
+    Raises:
+        OptionError: If the state grows with the number of observations.
+        ValueError: If the model cannot stream.
+        TypeError: If ``model`` is not a model.
+
+    Example:
+        >>> from flax import nnx
+        >>> from flax_linattn import models
+        >>> model = models.SequenceClassifier(3, 5, features=16, num_layers=1, num_heads=4,
+        ...                                   rngs=nnx.Rngs(0))
+        >>> program = trace_step(model, jnp.ones((1, 3)))
+        >>> program.output.shape, list(program.state)[2:5]
+        ((1, 5), ['backbone.layers.0.m', 'backbone.layers.0.u', 'backbone.layers.0.w'])
+    """
+    check_model(model)
+    if any(None in shape for shape in expected_state(model, 1).values()):
+        raise OptionError(
+            "expected a mechanism with a state of constant size, got one whose state grows with "
+            "the number of observations; choose another mechanism, or a window.",
+            "mechanism",
+        )
+    state = model.init_state(1)
+    paths, tree = jax.tree_util.tree_flatten_with_path(state)
+    names = [path_name(path) for path, _ in paths]
+    x = jax.ShapeDtypeStruct((1, *observation.shape[1:]), observation.dtype)
+
+    def step(x: Array, leaves: Sequence[Array]) -> Any:
+        y, new = model.step(x, jax.tree.unflatten(tree, leaves))
+        return y, jax.tree.leaves(new)
+
+    closed = jax.make_jaxpr(step)(x, [leaf for _, leaf in paths])
+    inputs = [_value(var) for var in closed.jaxpr.invars]
+    flat = _Flat()
+    outputs = flat.call(closed.jaxpr, [_constant(c) for c in closed.consts], inputs)
+    return StepProgram(
+        _used(flat.equations, outputs),
+        inputs[0],
+        dict(zip(names, inputs[1:], strict=True)),
+        outputs[0],
+        dict(zip(names, outputs[1:], strict=True)),
+        {name: np.asarray(leaf) for name, (_, leaf) in zip(names, paths, strict=True)},
+    )
+
+
+class _Flat:
+    """Collects the equations of a jaxpr and of what it calls."""
+
+    def __init__(self) -> None:
+        self.equations: list[Equation] = []
+
+    def call(self, jaxpr: Any, consts: Sequence[Value], inputs: Sequence[Value]) -> list[Value]:
+        """Adds the equations of a jaxpr, and returns its outputs."""
+        values: dict[Any, Value] = dict(zip(jaxpr.constvars, consts, strict=True))
+        values |= dict(zip(jaxpr.invars, inputs, strict=True))
+
+        def read(var: Any) -> Value:
+            return _constant(var.val) if isinstance(var, core.Literal) else values[var]
+
+        for equation in jaxpr.eqns:
+            outputs = self._add(equation, [read(var) for var in equation.invars])
+            values |= dict(zip(equation.outvars, outputs, strict=True))
+        return [read(var) for var in jaxpr.outvars]
+
+    def _add(self, equation: Any, inputs: list[Value]) -> list[Value]:
+        name, params = equation.primitive.name, equation.params
+        if name in _CALLS:
+            called = params[_CALLS[name]]
+            if isinstance(called, core.ClosedJaxpr):
+                return self.call(called.jaxpr, [_constant(c) for c in called.consts], inputs)
+            return self.call(called, (), inputs)
+        if name in _IDENTITIES:
+            return inputs
+        outputs = [_value(var) for var in equation.outvars]
+        if all(value.constant is not None for value in inputs):
+            with jax.ensure_compile_time_eval():
+                result = equation.primitive.bind(
+                    *(jnp.asarray(value.constant) for value in inputs), **params
+                )
+            results = result if equation.primitive.multiple_results else [result]
+            outputs = [_constant(array) for array in results]
+            # A broadcast weight is not stored as often as it is read.
+            grows = math.prod(outputs[0].shape) > math.prod(inputs[0].shape)
+            if name != "broadcast_in_dim" or not grows:
+                return outputs
+        self.equations.append(Equation(name, tuple(inputs), tuple(outputs), dict(params)))
+        return outputs
+
+
+def _value(var: Any) -> Value:
+    return Value(tuple(var.aval.shape), var.aval.dtype)
+
+
+def _constant(array: Any) -> Value:
+    if isinstance(array, jax.Array) and jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
+        return Value(tuple(array.shape), array.dtype)  # no step draws random numbers
+    array = np.asarray(array)
+    return Value(array.shape, array.dtype, array)
+
+
+def _used(equations: Sequence[Equation], outputs: Sequence[Value]) -> tuple[Equation, ...]:
+    """The equations on which outputs depend."""
+    needed, used = {*outputs}, []
+    for equation in reversed(equations):
+        if not needed.isdisjoint(equation.outputs):
+            used.append(equation)
+            needed |= {*equation.inputs}
+    return tuple(reversed(used))
