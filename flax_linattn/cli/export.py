@@ -13,16 +13,18 @@ from flax_linattn.checks import OptionError
 from flax_linattn.cli import HELP, flags
 from flax_linattn.inference import linattn_runtime
 from flax_linattn.storage import make_folder
-from flax_linattn.tasks.export import export_run
+from flax_linattn.tasks.export import Format, export_run
 from flax_linattn.tasks.run import Checkpoint, read_task
 
 
 @dataclasses.dataclass(frozen=True)
 class BundleOptions:
-    """File, parameters and programs of a bundle.
+    """File, format and parameters of an exported run, and programs of a bundle.
 
     Attributes:
-        out: File to write, such as model.linattn.
+        out: File to write, such as model.linattn, or model.h for C.
+        format: "bundle" for jax, or "c": a header of C99, for mechanisms whose state has constant
+            size.
         runtime: Also copy linattn_runtime.py, the loader of bundles, to this file.
         seed_index: Index of the run in a folder of several seeds, from 0. Default: the run with the
             best validation.
@@ -31,12 +33,13 @@ class BundleOptions:
         chunk_sizes: Numbers of observations that prefill processes in parallel; each number is a
             program.
         platforms: Platforms to compile for: cpu, cuda, rocm, tpu.
-        again: Replace a bundle that exists, to renew its programs: JAX promises to read them for
-            six months.
+        again: Replace a file that exists, for example to renew the programs of a bundle, which JAX
+            promises to read for six months.
     """
 
-    main_options: ClassVar[tuple[str, ...]] = ("out", "runtime", "again")
+    main_options: ClassVar[tuple[str, ...]] = ("out", "format", "runtime", "again")
     out: Path | None = None
+    format: Format = "bundle"
     runtime: Path | None = None
     seed_index: int | None = None
     checkpoint: Checkpoint = "best"
@@ -47,8 +50,8 @@ class BundleOptions:
 
 PROG = "flax-linattn export RUN"
 ABOUT = (
-    "Writes a run as a bundle: one file that streams its model with jax, NumPy and flatbuffers "
-    "alone. The options of a stream of the run are options of its bundle, too."
+    "Writes a run as a bundle, one file that streams its model with jax, NumPy and flatbuffers "
+    "alone, or as a header of C. The options of a stream of the run are options here, too."
 )
 
 
@@ -73,11 +76,21 @@ def export_command(args: Sequence[str]) -> int:
     out, runtime = options.pop("out"), options.pop("runtime")
     if out is None:
         raise OptionError("expected a file to write; set out=..., such as model.linattn.", "out")
+    if options["format"] != "bundle":
+        given = {"runtime": runtime, **options}
+        defaults = BundleOptions()
+        for name in ("runtime", "chunk_sizes", "platforms"):
+            if given[name] != getattr(defaults, name):
+                raise OptionError(f"{name} belongs to a bundle; remove it.", name, "format")
     if runtime is not None:
         if runtime.resolve() == out.resolve():
             raise OptionError("expected different files for out and runtime.", "out", "runtime")
         make_folder(runtime.parent)
     signature = export_run(args[0], out, stream, **options)
+    if options["format"] == "c":
+        parts = ", ".join(f"{name} {size:,}" for name, size in signature.items())
+        print(f"# {out}: bytes of its parts: {parts}", file=sys.stderr)
+        return 0
     size, until = out.stat().st_size, signature["readable_until"]
     print(
         f"# {out}: {size:,} bytes, a state of {signature['state_bytes']:,} bytes; JAX promises to "

@@ -1,6 +1,7 @@
 """Recurrent inference with trained models."""
 
 from flax_linattn.inference.bundle import export
+from flax_linattn.inference.c_step import export_c
 from flax_linattn.inference.capacity import has_overflowed
 from flax_linattn.inference.events import EventModel, SampledEvents, sample_events
 from flax_linattn.inference.generate import GenerateOutput, generate
@@ -27,6 +28,7 @@ __all__ = [
     "TokenStream",
     "describe_state",
     "export",
+    "export_c",
     "gather_rows",
     "generate",
     "generate_tokens",

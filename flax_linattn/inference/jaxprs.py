@@ -166,8 +166,8 @@ class _Flat:
             results = result if equation.primitive.multiple_results else [result]
             outputs = [_constant(array) for array in results]
             # A broadcast weight is not stored as often as it is read.
-            grows = math.prod(outputs[0].shape) > math.prod(inputs[0].shape)
-            if name != "broadcast_in_dim" or not grows:
+            shapes = (outputs[0].shape, *(value.shape for value in inputs))
+            if name != "broadcast_in_dim" or math.prod(shapes[0]) <= math.prod(shapes[1]):
                 return outputs
         self.equations.append(Equation(name, tuple(inputs), tuple(outputs), dict(params)))
         return outputs

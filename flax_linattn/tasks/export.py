@@ -1,14 +1,18 @@
-"""Bundles of trained runs, for every task."""
+"""Files that run a trained model without this library, for every task."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
-from flax_linattn.checks import OptionError
+from flax_linattn.checks import OptionError, check_choice
+from flax_linattn.inference.c_step import HEADER_BEGIN
 from flax_linattn.inference.linattn_runtime import Bundle, BundleError
 from flax_linattn.tasks.run import Checkpoint, load_run
+
+Format = Literal["bundle", "c"]
 
 
 def export_run(
@@ -16,30 +20,33 @@ def export_run(
     out: str | Path,
     options: Any = None,
     *,
+    format: Format = "bundle",
     seed_index: int | None = None,
     checkpoint: Checkpoint = "best",
     chunk_sizes: Sequence[int] = (128,),
     platforms: Sequence[str] = ("cpu", "cuda", "tpu"),
     again: bool = False,
 ) -> dict[str, Any]:
-    """Writes a trained run as a bundle, which runs without this library.
+    """Writes a trained run as a bundle or as C, which run without this library.
 
-    See ``inference.export`` for the file, and ``inference/linattn_runtime.py`` for its loader.
+    See ``inference.export`` for bundles, ``inference/linattn_runtime.py`` for their loader, and
+    ``inference.export_c`` for C, whose names begin with the name of the file.
 
     Args:
         run_dir: Run folder.
         out: File to write.
         options: ``StreamOptions`` of the run's task, such as ``max_length`` for mechanisms with a
             cache. Default: its default options.
+        format: "bundle", or "c" for a header of C99.
         seed_index: Index of the run in a folder of several seeds, from 0. Default: the run with the
             best validation value.
         checkpoint: "best" (the selected parameters) or "last" (the last parameters).
-        chunk_sizes: Numbers of observations that ``prefill`` processes in parallel.
-        platforms: Platforms to compile for: "cpu", "cuda", "rocm", "tpu".
-        again: Replace a bundle of the same task that exists, to renew its programs.
+        chunk_sizes: Numbers of observations that ``prefill`` of a bundle processes in parallel.
+        platforms: Platforms to compile a bundle for: "cpu", "cuda", "rocm", "tpu".
+        again: Replace a bundle of the same task that exists, to renew its programs, or a header.
 
     Returns:
-        The signature of the bundle.
+        The signature of the bundle, or the bytes of the parts in C.
 
     Raises:
         FileNotFoundError: If the run is missing.
@@ -47,19 +54,28 @@ def export_run(
             ``again`` is not set, or is a bundle of another task.
     """
     out, run = Path(out), load_run(run_dir, seed_index, checkpoint=checkpoint)
+    check_choice(get_args(Format), format=format)
     if out.exists():
-        _check_renewal(out, run.task.name, again)
+        _check_renewal(out, run.task.name, again, format)
     stream = run.task.stream(run, run.task.StreamOptions() if options is None else options)
     facts = {"name": run.task.name, "seed_index": run.seed_index, "checkpoint": checkpoint}
+    if format == "c":
+        name = re.sub(r"\W", "_", out.stem)
+        return stream.export(out, facts, format, name=name if name[:1].isalpha() else f"_{name}")
     return stream.export(out, facts, chunk_sizes=chunk_sizes, platforms=platforms)
 
 
-def _check_renewal(out: Path, task: str, again: bool) -> None:
-    """Refuses to replace a file, unless it is a bundle of the task that is to be renewed."""
+def _check_renewal(out: Path, task: str, again: bool, format: Format) -> None:
+    """Refuses to replace a file, unless it is a header, or a bundle of the task, to be renewed."""
     if not again:
         raise OptionError(
             f"{out} exists; choose another file, or renew it with again=True.", "out", "again"
         )
+    if format == "c":
+        with out.open("rb") as file:
+            if file.read(len(HEADER_BEGIN)) != HEADER_BEGIN.encode():
+                raise OptionError(f"{out} is no header of a model; choose another file.", "out")
+        return
     try:
         name = (Bundle.read_signature(out)["task"] or {}).get("name")
     except BundleError as error:

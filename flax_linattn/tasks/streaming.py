@@ -176,24 +176,25 @@ class Streaming(abc.ABC):
         """
         return None
 
-    def export(self, path: Path, facts: Mapping[str, Any], **options: Any) -> dict[str, Any]:
-        """Writes the model of the stream as a bundle; see ``inference.export``.
+    def export(
+        self, path: Path, facts: Mapping[str, Any], format: str = "bundle", **options: Any
+    ) -> dict[str, Any]:
+        """Writes the model of the stream; see ``inference.export`` and ``inference.export_c``.
 
         Args:
             path: File to write.
             facts: JSON values about the run, such as the name of its task.
-            **options: Options of ``inference.export``.
+            format: "bundle", or "c" for a header of C99.
+            **options: Options of the function that writes the format.
         """
         model, spec = self._run.model, self._run.data_spec.observation
         dtype = jnp.float32 if spec is None else spec.dtype
-        return inference.export(
-            path,
-            model,
-            jax.ShapeDtypeStruct((1, *model.observation_shape), dtype),
-            max_length=self._stream.max_length,
-            task={**facts, **(self.interface() or {"inputs": None})},
-            **options,
-        )
+        observation = jax.ShapeDtypeStruct((1, *model.observation_shape), dtype)
+        options["task"] = {**facts, **(self.interface() or {"inputs": None})}
+        if format == "c":
+            return dict(inference.export_c(path, model, observation, **options))
+        max_length = self._stream.max_length
+        return inference.export(path, model, observation, max_length=max_length, **options)
 
     def save(self, path: Path) -> None:
         """Saves the state of the stream atomically: a kill leaves the previous file or the new one.

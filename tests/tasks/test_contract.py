@@ -644,6 +644,23 @@ UNDESCRIBED = ("events", "offline-rl", "bins")
 """Tasks whose raw observations a bundle does not describe."""
 
 
+@only("classify")
+def test_a_run_becomes_c(task, case, run_dir, lines, tmp_path, capsys):
+    """Names begin with the name of the file; a header is replaced only if asked to."""
+    path = tmp_path / "my-model.h"
+    args = ["export", str(run_dir), "--out", str(path), "--format", "c"]
+    assert "platforms belongs to a bundle; remove it" in fail(capsys, *args, "--platforms", "cpu")
+    assert cli.main(args) == 0
+    assert f"# {path}: bytes of its parts: weights " in capsys.readouterr().err
+    text = path.read_text()
+    assert "void my_model_step(const float *x" in text
+    assert "void my_model_scale(float *x)" in text and "char *my_model_class(int" in text
+    assert f"{path} exists; choose another file" in fail(capsys, *args)
+    assert cli.main([*args, "--again"]) == 0 and path.read_text() == text
+    path.write_text("another file")
+    assert "is no header of a model; choose another file" in fail(capsys, *args, "--again")
+
+
 @fast("forecast")
 def test_a_bundle_says_what_the_stream_says(task, case, run_dir, lines, tmp_path, capsys):
     """In the names and units of the data; a bundle that exists is renewed only if asked to."""
