@@ -91,6 +91,7 @@ def test_every_page_has_stored_results_or_is_named() -> None:
             "events",
             "offline_rl",
             "sequences",
+            "text",
         )
         for path in ROOT.glob(f"{folder}/*.json")
         if ".unfinished-" not in path.name
