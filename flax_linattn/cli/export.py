@@ -22,9 +22,9 @@ class BundleOptions:
     """File, format and parameters of an exported run, and programs of a bundle.
 
     Attributes:
-        out: File to write, such as model.linattn, or model.h for C.
-        format: "bundle" for jax, or "c": a header of C99, for mechanisms whose state has constant
-            size.
+        out: File to write, such as model.linattn, model.h or model.onnx.
+        format: "bundle" for jax; "c" for a header of C99 and "onnx" for ONNX, both for mechanisms
+            whose state has constant size.
         runtime: Also copy linattn_runtime.py, the loader of bundles, to this file.
         seed_index: Index of the run in a folder of several seeds, from 0. Default: the run with the
             best validation.
@@ -51,7 +51,7 @@ class BundleOptions:
 PROG = "flax-linattn export RUN"
 ABOUT = (
     "Writes a run as a bundle, one file that streams its model with jax, NumPy and flatbuffers "
-    "alone, or as a header of C. The options of a stream of the run are options here, too."
+    "alone, as C or as ONNX. The options of a stream of the run are options here, too."
 )
 
 
@@ -90,6 +90,10 @@ def export_command(args: Sequence[str]) -> int:
     if options["format"] == "c":
         parts = ", ".join(f"{name} {size:,}" for name, size in signature.items())
         print(f"# {out}: bytes of its parts: {parts}", file=sys.stderr)
+        return 0
+    if options["format"] == "onnx":
+        names = ", ".join(leaf["name"] for leaf in signature["state"])
+        print(f"# {out}: {out.stat().st_size:,} bytes; its state: {names}", file=sys.stderr)
         return 0
     size, until = out.stat().st_size, signature["readable_until"]
     print(

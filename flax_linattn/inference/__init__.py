@@ -6,6 +6,7 @@ from flax_linattn.inference.capacity import has_overflowed
 from flax_linattn.inference.events import EventModel, SampledEvents, sample_events
 from flax_linattn.inference.generate import GenerateOutput, generate
 from flax_linattn.inference.model import StreamingModel
+from flax_linattn.inference.onnx_step import export_onnx
 from flax_linattn.inference.prefill import prefill
 from flax_linattn.inference.rollout import Rollout, rollout, unroll
 from flax_linattn.inference.saved import StateFile, describe_state, load_state, save_state
@@ -29,6 +30,7 @@ __all__ = [
     "describe_state",
     "export",
     "export_c",
+    "export_onnx",
     "gather_rows",
     "generate",
     "generate_tokens",

@@ -10,9 +10,10 @@ from typing import Any, Literal, get_args
 from flax_linattn.checks import OptionError, check_choice
 from flax_linattn.inference.c_step import HEADER_BEGIN
 from flax_linattn.inference.linattn_runtime import Bundle, BundleError
+from flax_linattn.inference.onnx_step import PRODUCER
 from flax_linattn.tasks.run import Checkpoint, load_run
 
-Format = Literal["bundle", "c"]
+Format = Literal["bundle", "c", "onnx"]
 
 
 def export_run(
@@ -27,26 +28,27 @@ def export_run(
     platforms: Sequence[str] = ("cpu", "cuda", "tpu"),
     again: bool = False,
 ) -> dict[str, Any]:
-    """Writes a trained run as a bundle or as C, which run without this library.
+    """Writes a trained run as a bundle, as C or as ONNX, which run without this library.
 
-    See ``inference.export`` for bundles, ``inference/linattn_runtime.py`` for their loader, and
-    ``inference.export_c`` for C, whose names begin with the name of the file.
+    See ``inference.export`` for bundles, ``inference/linattn_runtime.py`` for their loader,
+    ``inference.export_c`` for C, whose names begin with the name of the file, and
+    ``inference.export_onnx``.
 
     Args:
         run_dir: Run folder.
         out: File to write.
         options: ``StreamOptions`` of the run's task, such as ``max_length`` for mechanisms with a
             cache. Default: its default options.
-        format: "bundle", or "c" for a header of C99.
+        format: "bundle", "c" for a header of C99, or "onnx".
         seed_index: Index of the run in a folder of several seeds, from 0. Default: the run with the
             best validation value.
         checkpoint: "best" (the selected parameters) or "last" (the last parameters).
         chunk_sizes: Numbers of observations that ``prefill`` of a bundle processes in parallel.
         platforms: Platforms to compile a bundle for: "cpu", "cuda", "rocm", "tpu".
-        again: Replace a bundle of the same task that exists, to renew its programs, or a header.
+        again: Replace a file that exists: a bundle of the same task, a header, or an ONNX file.
 
     Returns:
-        The signature of the bundle, or the bytes of the parts in C.
+        The signature of the bundle or the ONNX file, or the bytes of the parts in C.
 
     Raises:
         FileNotFoundError: If the run is missing.
@@ -62,19 +64,23 @@ def export_run(
     if format == "c":
         name = re.sub(r"\W", "_", out.stem)
         return stream.export(out, facts, format, name=name if name[:1].isalpha() else f"_{name}")
+    if format == "onnx":
+        return stream.export(out, facts, format)
     return stream.export(out, facts, chunk_sizes=chunk_sizes, platforms=platforms)
 
 
 def _check_renewal(out: Path, task: str, again: bool, format: Format) -> None:
-    """Refuses to replace a file, unless it is a header, or a bundle of the task, to be renewed."""
+    """Refuses to replace a file, unless it is an exported model that is to be renewed."""
     if not again:
         raise OptionError(
             f"{out} exists; choose another file, or renew it with again=True.", "out", "again"
         )
-    if format == "c":
+    if format != "bundle":
         with out.open("rb") as file:
-            if file.read(len(HEADER_BEGIN)) != HEADER_BEGIN.encode():
-                raise OptionError(f"{out} is no header of a model; choose another file.", "out")
+            begin = file.read(64)
+        # The producer of a model is the second field of an ONNX file.
+        if not begin.startswith(HEADER_BEGIN.encode()) and PRODUCER.encode() not in begin:
+            raise OptionError(f"{out} is no exported model; choose another file.", "out")
         return
     try:
         name = (Bundle.read_signature(out)["task"] or {}).get("name")

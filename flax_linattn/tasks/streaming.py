@@ -179,12 +179,12 @@ class Streaming(abc.ABC):
     def export(
         self, path: Path, facts: Mapping[str, Any], format: str = "bundle", **options: Any
     ) -> dict[str, Any]:
-        """Writes the model of the stream; see ``inference.export`` and ``inference.export_c``.
+        """Writes the model of the stream; see ``inference.export``.
 
         Args:
             path: File to write.
             facts: JSON values about the run, such as the name of its task.
-            format: "bundle", or "c" for a header of C99.
+            format: "bundle", "c" for a header of C99, or "onnx".
             **options: Options of the function that writes the format.
         """
         model, spec = self._run.model, self._run.data_spec.observation
@@ -193,6 +193,8 @@ class Streaming(abc.ABC):
         options["task"] = {**facts, **(self.interface() or {"inputs": None})}
         if format == "c":
             return dict(inference.export_c(path, model, observation, **options))
+        if format == "onnx":
+            return inference.export_onnx(path, model, observation, **options)
         max_length = self._stream.max_length
         return inference.export(path, model, observation, max_length=max_length, **options)
 

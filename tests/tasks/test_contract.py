@@ -645,7 +645,7 @@ UNDESCRIBED = ("events", "offline-rl", "bins")
 
 
 @only("classify")
-def test_a_run_becomes_c(task, case, run_dir, lines, tmp_path, capsys):
+def test_a_run_becomes_c_and_onnx(task, case, run_dir, lines, tmp_path, capsys):
     """Names begin with the name of the file; a header is replaced only if asked to."""
     path = tmp_path / "my-model.h"
     args = ["export", str(run_dir), "--out", str(path), "--format", "c"]
@@ -658,7 +658,12 @@ def test_a_run_becomes_c(task, case, run_dir, lines, tmp_path, capsys):
     assert f"{path} exists; choose another file" in fail(capsys, *args)
     assert cli.main([*args, "--again"]) == 0 and path.read_text() == text
     path.write_text("another file")
-    assert "is no header of a model; choose another file" in fail(capsys, *args, "--again")
+    assert "is no exported model; choose another file" in fail(capsys, *args, "--again")
+    pytest.importorskip("onnx")
+    path = path.with_suffix(".onnx")
+    args = [*args[:3], str(path), "--format", "onnx"]
+    assert cli.main(args) == 0 and cli.main([*args, "--again"]) == 0
+    assert "bytes; its state: backbone.position" in capsys.readouterr().err
 
 
 @fast("forecast")

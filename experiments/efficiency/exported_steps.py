@@ -1,10 +1,11 @@
-"""Time and memory of a step in C, compared with the compiled step of JAX and with a GRU.
+"""Time and memory of exported steps, compared with the compiled step of JAX and with a GRU.
 
-    python -m experiments.efficiency.c_steps
+    python -m experiments.efficiency.exported_steps
 
-Each model is exported by ``inference.export_c``, compiled by the C compiler of this machine, and
-called in this process, in turns with its own step in JAX. The GRU has as many features and layers;
-its header comes from the same generator. One row, without training, which changes no time.
+Each model is exported as C, compiled by the C compiler of this machine, and as ONNX, run by ONNX
+Runtime on one thread. Both are called in this process, in turns with the model's own step in JAX.
+The GRU has as many features and layers, and its files come from the same exporters. One row,
+without training, which changes no time.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import onnxruntime
 from flax import nnx
 
 from experiments.efficiency.programs import num_parameters
@@ -30,7 +32,7 @@ from flax_linattn import inference, models
 from flax_linattn.bench import Journal, run_in_turns, spread
 from flax_linattn.bench.report import markdown, number
 
-GRU = "GRU"
+GRU, ONNX = "GRU", "ONNX Runtime"
 COMPILE = ("cc", "-std=c99", "-shared", "-fPIC")
 FLAGS = {"-O2": ("-O2",), "-O3, this processor": ("-O3", "-march=native")}
 WRAPPER = """\
@@ -119,6 +121,8 @@ def costs(size: Size, name: str) -> dict[str, Any]:
         calls: dict[str, Callable[[], Any]] = {
             kind: partial(run_c, program, rows, outputs) for kind, program in programs.items()
         }
+        inference.export_onnx(Path(folder, "model.onnx"), model, jnp.ones((1, size.channels)))
+        calls[ONNX] = partial(run_onnx, make_session(Path(folder, "model.onnx")), rows)
         graphdef, variables = nnx.split(model)
         step = jax.jit(
             lambda variables, x, state: nnx.merge(graphdef, variables).step(x, state),
@@ -127,7 +131,7 @@ def costs(size: Size, name: str) -> dict[str, Any]:
         observations = [jnp.asarray(row[None]) for row in rows]
         calls["JAX"] = partial(run_jax, step, variables, observations, model)
         own = np.concatenate(run_jax(step, variables, observations, model))
-        difference = 0.0
+        difference = float(np.abs(calls[ONNX]() - own).max())
         for call in programs.values():
             run_c(call, rows, outputs)
             difference = max(difference, float(np.abs(outputs - own).max()))
@@ -156,6 +160,23 @@ def run_c(program: Any, rows: np.ndarray, outputs: np.ndarray) -> None:
     program(len(rows), *pointers)
 
 
+def make_session(path: Path) -> onnxruntime.InferenceSession:
+    """An ONNX file in a session of one thread."""
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+
+
+def run_onnx(session: onnxruntime.InferenceSession, rows: np.ndarray) -> np.ndarray:
+    """Steps an ONNX file over rows, one call each."""
+    names = [output.name.removeprefix("next.") for output in session.get_outputs()]
+    state, outputs = {}, []
+    for t in range(len(rows)):
+        state = dict(zip(names, session.run(None, {"x": rows[t : t + 1], **state}), strict=True))
+        outputs.append(state.pop("y"))
+    return np.concatenate(outputs)
+
+
 def run_jax(step: Any, variables: Any, observations: Any, model: Any) -> list[jax.Array]:
     """Steps the model over observations, each of which waits for the one before."""
     state, outputs = model.init_state(1), []
@@ -167,9 +188,10 @@ def run_jax(step: Any, variables: Any, observations: Any, model: Any) -> list[ja
 
 def table(rows: Rows, size: Size) -> str:
     """A line for each model."""
-    kinds = [*FLAGS, "JAX"]
+    kinds = [*FLAGS, ONNX, "JAX"]
     header = ["model", "parameters", "bytes: weights", "state", "workspace"]
-    header += [f"us a step: {kind}" for kind in kinds] + ["maximum difference"]
+    header += [f"us a step: {f'C, {kind}' if kind in FLAGS else kind}" for kind in kinds]
+    header += ["maximum difference"]
     lines = [
         [
             row["model"],
@@ -184,7 +206,7 @@ def table(rows: Rows, size: Size) -> str:
 
 
 EXPERIMENT = Measured(
-    module="experiments.efficiency.c_steps",
+    module="experiments.efficiency.exported_steps",
     about="not measured in any of the papers",
     sizes={"cpu": Size()},
     measure=measure,

@@ -1,0 +1,466 @@
+"""ONNX of a streaming model: the operations of its step inside a loop over observations."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from flax_linattn.checks import OptionError, import_extra
+from flax_linattn.inference.jaxprs import Equation, Value, trace_step
+from flax_linattn.inference.model import StreamingModel
+from flax_linattn.storage import atomic_write
+from flax_linattn.typing import Array
+
+OPSET, IR_VERSION = 21, 10
+"""Version of the operators and of the file, which runtimes since 2024 read."""
+PRODUCER = "flax_linattn"
+"""Producer of the files, in their metadata."""
+NEXT = "next."
+"""Prefix of the names of new states."""
+_INTEGERS = {np.dtype(np.uint32): np.dtype(np.int64)}
+"""Dtype in ONNX of a dtype whose arithmetic runtimes lack."""
+
+_NODES = {
+    "add": "Add", "sub": "Sub", "mul": "Mul", "div": "Div", "max": "Max", "min": "Min",
+    "pow": "Pow", "neg": "Neg", "abs": "Abs", "sign": "Sign", "exp": "Exp", "log": "Log",
+    "sqrt": "Sqrt", "sin": "Sin", "cos": "Cos", "tanh": "Tanh", "logistic": "Sigmoid",
+    "erf": "Erf", "floor": "Floor", "ceil": "Ceil", "eq": "Equal", "lt": "Less",
+    "le": "LessOrEqual", "gt": "Greater", "ge": "GreaterOrEqual", "and": "And", "or": "Or",
+    "xor": "Xor", "not": "Not",
+}  # fmt: skip
+"""Operators that are one of ONNX with the same inputs."""
+_REDUCTIONS = {
+    "reduce_sum": "ReduceSum",
+    "reduce_max": "ReduceMax",
+    "reduce_min": "ReduceMin",
+    "reduce_prod": "ReduceProd",
+}
+
+
+def export_onnx(
+    path: str | Path,
+    model: StreamingModel,
+    observation: jax.ShapeDtypeStruct | Array,
+    *,
+    task: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Writes a model as ONNX, for one stream at a time.
+
+    The inputs are ``x``, any number of observations [T, ...], and the state before them, whose
+    arrays have names as in a bundle and default to the initial state. The outputs are ``y``, an
+    output for each observation [T, ...], and the state after them, with the prefix ``next.``. The
+    operators are standard ones; the metadata of the file hold the signature as JSON.
+
+    Args:
+        path: File to write, atomically.
+        model: Model whose state has constant size, in float32.
+        observation: Observations of ``model.step``, [B, ...]; only shape and dtype matter.
+        task: Description of raw observations and outputs, as of a bundle.
+
+    Returns:
+        The signature: shapes, dtypes and names.
+
+    Raises:
+        OptionError: If onnx is missing (the extra ``onnx``), the state grows, or the step has an
+            operation without a translation.
+        ValueError: If the model cannot stream.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> import jax.numpy as jnp
+        >>> from flax import nnx
+        >>> from flax_linattn import inference, models
+        >>> model = models.SequenceClassifier(3, 5, features=16, num_layers=1, num_heads=4,
+        ...                                   rngs=nnx.Rngs(0))
+        >>> path = pathlib.Path(tempfile.mkdtemp(), "model.onnx")
+        >>> signature = inference.export_onnx(path, model, jnp.ones((1, 3)))
+        >>> signature["observation"], signature["output"]["shape"]
+        ({'shape': [3], 'dtype': 'float32'}, [5])
+    """
+    onnx = import_extra("onnx", "ONNX needs onnx: pip install 'flax-linattn[onnx]'.")
+    program = trace_step(model, observation)
+    graph = _Graph(onnx)
+    x = graph.name(program.observation)
+    row = graph.add("Reshape", ["x_t", graph.shape(program.observation.shape)], x)
+    assert row == x
+    for name, value in program.state.items():
+        graph.names[value] = f"{name}.before"
+    for equation in program.equations:
+        graph.translate(equation)
+    y = graph.add("Reshape", [graph.read(program.output), graph.shape(program.output.shape[1:])])
+    ends = [
+        graph.add("Identity", [graph.read(value)], f"{name}.after")
+        for name, value in program.new_state.items()
+    ]
+    h = onnx.helper
+
+    def info(name: str, value: Value, *lead: Any, batch: bool = True) -> Any:
+        shape = [*lead, *(value.shape if batch else value.shape[1:])]
+        return h.make_tensor_value_info(name, _element_type(onnx, value.dtype), shape)
+
+    states = program.state.items()
+    body = h.make_graph(
+        graph.nodes,
+        "step",
+        [*(info(f"{n}.before", v) for n, v in states),
+         info("x_t", program.observation, batch=False)],
+        [*(info(end, v) for end, (_, v) in zip(ends, states, strict=True)),
+         info(y, program.output, batch=False)],
+    )  # fmt: skip
+    loop = h.make_node(
+        "Scan", [*program.state, "x"], [*(NEXT + name for name in program.state), "y"],
+        num_scan_inputs=1, body=body,
+    )  # fmt: skip
+    defaults = [onnx.numpy_helper.from_array(a, n) for n, a in program.initial.items()]
+    whole = h.make_graph(
+        [loop],
+        type(model).__name__,
+        [info("x", program.observation, "T", batch=False), *(info(n, v) for n, v in states)],
+        [info("y", program.output, "T", batch=False), *(info(NEXT + n, v) for n, v in states)],
+        [*graph.constants.values(), *defaults],
+    )
+    file = h.make_model(
+        whole, opset_imports=[h.make_opsetid("", OPSET)], ir_version=IR_VERSION,
+        producer_name=PRODUCER,
+    )  # fmt: skip
+    signature = {
+        "observation": _describe(program.observation),
+        "output": _describe(program.output),
+        "state": [{"name": name, **_describe(value)} for name, value in states],
+        "task": None if task is None else dict(task),
+    }
+    h.set_model_props(file, {"signature": json.dumps(signature, allow_nan=False)})
+    onnx.checker.check_model(file)
+    with atomic_write(path) as target:
+        target.write(file.SerializeToString())
+    return signature
+
+
+def _describe(value: Value) -> dict[str, Any]:
+    return {"shape": list(value.shape[1:]), "dtype": str(value.dtype)}
+
+
+def _element_type(onnx: Any, dtype: np.dtype[Any]) -> Any:
+    if str(dtype) not in ("float32", "int32", "uint32", "bool", "int64"):
+        raise OptionError(
+            f"the step has an array of {dtype}; ONNX is written for float32, int32, uint32 and "
+            "bool.",
+            "format",
+        )
+    return onnx.helper.np_dtype_to_tensor_dtype(_INTEGERS.get(dtype, dtype))
+
+
+class _Graph:
+    """Nodes and constants of the operations of a step."""
+
+    def __init__(self, onnx: Any) -> None:
+        self.onnx = onnx
+        self.nodes: list[Any] = []
+        self.constants: dict[Any, Any] = {}
+        self.names: dict[Value, str] = {}
+        self.num_names = 0
+
+    def name(self, value: Value | None = None) -> str:
+        """Makes a new name, of a value if one is given."""
+        self.num_names += 1
+        name = f"v{self.num_names}"
+        if value is not None:
+            self.names[value] = name
+        return name
+
+    def add(self, kind: str, inputs: Sequence[str], output: str = "", **options: Any) -> str:
+        """Adds a node, and returns the name of its output."""
+        output = output or self.name()
+        self.nodes.append(self.onnx.helper.make_node(kind, inputs, [output], **options))
+        return output
+
+    def read(self, value: Value) -> str:
+        """The name of a value, which becomes a constant of the file where it is one."""
+        if value.constant is not None and value not in self.names:
+            return self.constant(value.constant)
+        return self.names[value]
+
+    def constant(self, array: Any) -> str:
+        """The name of a constant; equal ones are stored once."""
+        array = np.asarray(array)
+        array = array.astype(_INTEGERS.get(array.dtype, array.dtype))
+        key = (array.dtype.str, array.shape, array.tobytes())
+        if key not in self.constants:
+            _element_type(self.onnx, array.dtype)
+            self.constants[key] = self.onnx.numpy_helper.from_array(array, self.name())
+        return str(self.constants[key].name)
+
+    def shape(self, numbers: Sequence[int]) -> str:
+        """The name of a constant of int64, such as a shape."""
+        return self.constant(np.asarray(numbers, np.int64))
+
+    def translate(self, equation: Equation) -> None:
+        """Adds the nodes of an equation."""
+        name, inputs = equation.primitive, [self.read(value) for value in equation.inputs]
+        for value in equation.outputs:
+            _element_type(self.onnx, value.dtype)
+        if name in _NODES:
+            outputs = [self._arithmetic(equation, inputs)]
+        elif name in _REDUCTIONS:
+            axes = self.shape(equation.params["axes"])
+            outputs = [self.add(_REDUCTIONS[name], [*inputs, axes], keepdims=0)]
+        elif name in _TRANSLATIONS:
+            result = _TRANSLATIONS[name](self, equation, inputs)
+            outputs = result if isinstance(result, list) else [result]
+        else:
+            raise OptionError(
+                f"the step has the operation {name!r}, which has no translation to ONNX; export a "
+                "bundle, or choose another mechanism.",
+                "format",
+                "mechanism",
+            )
+        self.names |= dict(zip(equation.outputs, outputs, strict=True))
+
+    def _arithmetic(self, equation: Equation, inputs: list[str]) -> str:
+        result = self.add(_NODES[equation.primitive], inputs)
+        if equation.outputs[0].dtype == np.uint32:
+            result = self.add("Mod", [result, self.constant(np.int64(2**32))])
+        return result
+
+
+Translate = Callable[[_Graph, Equation, list[str]], str | list[str]]
+
+
+def _compose(*kinds: str) -> Translate:
+    """One operator after another, each of one input."""
+
+    def translate(graph: _Graph, equation: Equation, inputs: list[str]) -> str:
+        (name,) = inputs
+        for kind in kinds:
+            name = graph.add(kind, [name])
+        return name
+
+    return translate
+
+
+def _with_one(kind: str, *, first: bool) -> Translate:
+    """An operator of a number 1 and the result of another: 1 - erf(x), log(1 + x)."""
+
+    def translate(graph: _Graph, equation: Equation, inputs: list[str]) -> str:
+        one = graph.constant(np.float32(1))
+        if first:
+            return graph.add("Sub", [one, graph.add(kind, inputs)])
+        return graph.add(kind, [graph.add("Add", [*inputs, one])])
+
+    return translate
+
+
+def _expm1(graph: _Graph, equation: Equation, inputs: list[str]) -> str:
+    """exp(x) - 1 = tanh(x / 2) (exp(x) + 1), which is exact near 0."""
+    half = graph.add("Tanh", [graph.add("Mul", [*inputs, graph.constant(np.float32(0.5))])])
+    one = graph.constant(np.float32(1))
+    return graph.add("Mul", [half, graph.add("Add", [graph.add("Exp", inputs), one])])
+
+
+def _square(graph: _Graph, equation: Equation, inputs: list[str]) -> str:
+    return graph.add("Mul", inputs * 2)
+
+
+def _power(graph: _Graph, equation: Equation, inputs: list[str]) -> str:
+    return graph.add("Pow", [*inputs, graph.constant(np.float32(equation.params["y"]))])
+
+
+def _remainder(graph: _Graph, equation: Equation, inputs: list[str]) -> str:
+    return graph.add("Mod", inputs, fmod=1)
+
+
+def _is_finite(graph: _Graph, equation: Equation, inputs: list[str]) -> str:
+    bad = [graph.add("IsNaN", inputs), graph.add("IsInf", inputs)]
+    return graph.add("Not", [graph.add("Or", bad)])
+
+
+def _select(graph: _Graph, equation: Equation, inputs: list[str]) -> str:
+    which, zero, one = inputs
+    if equation.inputs[0].dtype != np.bool_:
+        which = graph.add("Cast", [which], to=_element_type(graph.onnx, np.dtype(bool)))
+    return graph.add("Where", [which, one, zero])
+
+
+def _cast(graph: _Graph, equation: Equation, inputs: list[str]) -> str:
+    """Another dtype; numbers of uint32 are int64 from 0 to 2**32 - 1, and wrap."""
+    source, target = equation.inputs[0].dtype, equation.outputs[0].dtype
+    (name,) = inputs
+    limit = graph.constant(np.int64(2**32))
+    if source == np.uint32 and target == np.int32:
+        is_high = graph.add("GreaterOrEqual", [name, graph.constant(np.int64(2**31))])
+        name = graph.add("Where", [is_high, graph.add("Sub", [name, limit]), name])
+    name = graph.add("Cast", [name], to=_element_type(graph.onnx, target))
+    return graph.add("Mod", [name, limit]) if target == np.uint32 else name
+
+
+def _bitcast(graph: _Graph, equation: Equation, inputs: list[str]) -> str:
+    if any(np.issubdtype(v.dtype, np.floating) for v in (*equation.inputs, *equation.outputs)):
+        raise OptionError("the step reads bits of floats, which ONNX cannot.", "format")
+    return _cast(graph, equation, inputs)
+
+
+def _reshape(graph: _Graph, equation: Equation, inputs: list[str]) -> str:
+    return graph.add("Reshape", [inputs[0], graph.shape(equation.outputs[0].shape)])
+
+
+def _broadcast(graph: _Graph, equation: Equation, inputs: list[str]) -> str:
+    (value, *_), output = equation.inputs, equation.outputs[0]
+    axes = equation.params["broadcast_dimensions"]
+    sizes = dict(zip(axes, value.shape, strict=True))
+    inner = [sizes.get(axis, 1) for axis in range(len(output.shape))]
+    name = graph.add("Reshape", [inputs[0], graph.shape(inner)])
+    if math.prod(inner) == math.prod(output.shape):
+        return name
+    return graph.add("Expand", [name, graph.shape(output.shape)])
+
+
+def _transpose(graph: _Graph, equation: Equation, inputs: list[str]) -> str:
+    return graph.add("Transpose", inputs, perm=equation.params["permutation"])
+
+
+def _cut(graph: _Graph, name: str, starts: Any, ends: Any, axes: Any, steps: Any) -> str:
+    parts = [graph.shape(numbers) for numbers in (starts, ends, axes, steps)]
+    return graph.add("Slice", [name, *parts])
+
+
+def _slice(graph: _Graph, equation: Equation, inputs: list[str]) -> str:
+    starts, ends = equation.params["start_indices"], equation.params["limit_indices"]
+    steps = equation.params["strides"] or [1] * len(starts)
+    return _cut(graph, inputs[0], starts, ends, range(len(starts)), steps)
+
+
+def _split(graph: _Graph, equation: Equation, inputs: list[str]) -> list[str]:
+    axis, start, results = equation.params["axis"], 0, []
+    for output in equation.outputs:
+        end = start + output.shape[axis]
+        results.append(_cut(graph, inputs[0], [start], [end], [axis], [1]))
+        start = end
+    return results
+
+
+def _reverse(graph: _Graph, equation: Equation, inputs: list[str]) -> str:
+    axes = equation.params["dimensions"]
+    ones = [-1] * len(axes)
+    return _cut(graph, inputs[0], ones, [-(2**31)] * len(axes), axes, ones)
+
+
+def _concatenate(graph: _Graph, equation: Equation, inputs: list[str]) -> str:
+    return graph.add("Concat", inputs, axis=equation.params["dimension"])
+
+
+def _stack(graph: _Graph, equation: Equation, inputs: list[str]) -> str:
+    axis = equation.params["axis"]
+    parts = [graph.add("Unsqueeze", [name, graph.shape([axis])]) for name in inputs]
+    return graph.add("Concat", parts, axis=axis)
+
+
+def _pad(graph: _Graph, equation: Equation, inputs: list[str]) -> str:
+    config = equation.params["padding_config"]
+    if any(gap for _, _, gap in config):
+        raise OptionError("the step pads between elements, which ONNX cannot.", "format")
+    pads = [low for low, _, _ in config] + [high for _, high, _ in config]
+    return graph.add("Pad", [inputs[0], graph.shape(pads), inputs[1]])
+
+
+def _gather(graph: _Graph, equation: Equation, inputs: list[str]) -> str:
+    """Elements along one axis at indices, which are clipped to it."""
+    numbers, (x, index) = equation.params["dimension_numbers"], equation.inputs
+    axes = numbers.start_index_map
+    sizes = [1 if k in axes else n for k, n in enumerate(x.shape)]
+    is_simple = numbers.collapsed_slice_dims == axes and not numbers.operand_batching_dims
+    if len(axes) != 1 or not is_simple or list(equation.params["slice_sizes"]) != sizes:
+        raise OptionError("the step gathers slices that ONNX cannot.", "format", "mechanism")
+    (axis,), outer = axes, index.shape[:-1]
+    name = graph.add("Reshape", [inputs[1], graph.shape(outer)])
+    bounds = [graph.constant(np.asarray(n, index.dtype)) for n in (0, x.shape[axis] - 1)]
+    name = graph.add("Max", [graph.add("Min", [name, bounds[1]]), bounds[0]])
+    name = graph.add("Gather", [inputs[0], name], axis=axis)
+    # ONNX inserts the axes of the indices at the axis; JAX has them where no offset is.
+    own = iter(
+        [k for k in range(len(equation.outputs[0].shape)) if not axis <= k < axis + len(outer)]
+    )
+    new = iter(range(axis, axis + len(outer)))
+    rank = range(len(equation.outputs[0].shape))
+    order = [next(own) if k in numbers.offset_dims else next(new) for k in rank]
+    return name if order == list(rank) else graph.add("Transpose", [name], perm=order)
+
+
+def _scatter(graph: _Graph, equation: Equation, inputs: list[str]) -> str:
+    """Slices replaced at indices of the first axes."""
+    numbers, updates = equation.params["dimension_numbers"], equation.inputs[2]
+    first = tuple(range(len(numbers.scatter_dims_to_operand_dims)))
+    outer = len(updates.shape) - len(numbers.update_window_dims)
+    windows = tuple(range(outer, len(updates.shape)))
+    is_simple = numbers.inserted_window_dims == first == numbers.scatter_dims_to_operand_dims
+    if not is_simple or numbers.update_window_dims != windows or numbers.operand_batching_dims:
+        raise OptionError("the step replaces slices that ONNX cannot.", "format", "mechanism")
+    index = graph.add("Cast", [inputs[1]], to=_element_type(graph.onnx, np.dtype(np.int64)))
+    return graph.add("ScatterND", [inputs[0], index, inputs[2]])
+
+
+def _product(graph: _Graph, equation: Equation, inputs: list[str]) -> str:
+    """A matrix product, by MatMul with a weight, otherwise by Einsum."""
+    a, b = equation.inputs
+    (over_a, over_b), (batch_a, batch_b) = equation.params["dimension_numbers"]
+    last = (len(a.shape) - 1,)
+    if not batch_a and tuple(over_a) == last and tuple(over_b) == (0,) and len(b.shape) == 2:
+        return graph.add("MatMul", inputs)
+    letters = iter("abcdefghijklmnopqrstuvwxyz")
+    left = [next(letters) for _ in a.shape]
+    right = [next(letters) for _ in b.shape]
+    for pair in (*zip(over_a, over_b, strict=True), *zip(batch_a, batch_b, strict=True)):
+        right[pair[1]] = left[pair[0]]
+    free = [[k for k in range(len(v.shape)) if k not in (*o, *c)] for v, o, c in
+            ((a, over_a, batch_a), (b, over_b, batch_b))]  # fmt: skip
+    out = [left[k] for k in (*batch_a, *free[0])] + [right[k] for k in free[1]]
+    text = f"{''.join(left)},{''.join(right)}->{''.join(out)}"
+    return graph.add("Einsum", inputs, equation=text)
+
+
+def _cumulate(graph: _Graph, equation: Equation, inputs: list[str]) -> str:
+    axis = graph.constant(np.int64(equation.params["axis"]))
+    return graph.add("CumSum", [*inputs, axis], reverse=int(equation.params["reverse"]))
+
+
+def _clamp(graph: _Graph, equation: Equation, inputs: list[str]) -> str:
+    low, name, high = inputs
+    return graph.add("Min", [graph.add("Max", [name, low]), high])
+
+
+_TRANSLATIONS: dict[str, Translate] = {
+    "square": _square,
+    "rsqrt": _compose("Sqrt", "Reciprocal"),
+    "ne": lambda graph, equation, inputs: graph.add("Not", [graph.add("Equal", inputs)]),
+    "erfc": _with_one("Erf", first=True),
+    "log1p": _with_one("Log", first=False),
+    "expm1": _expm1,
+    "integer_pow": _power,
+    "rem": _remainder,
+    "round": _compose("Round"),
+    "is_finite": _is_finite,
+    "select_n": _select,
+    "convert_element_type": _cast,
+    "bitcast_convert_type": _bitcast,
+    "reshape": _reshape,
+    "squeeze": _reshape,
+    "expand_dims": _reshape,
+    "broadcast_in_dim": _broadcast,
+    "transpose": _transpose,
+    "slice": _slice,
+    "split": _split,
+    "rev": _reverse,
+    "concatenate": _concatenate,
+    "stack": _stack,
+    "pad": _pad,
+    "gather": _gather,
+    "scatter": _scatter,
+    "dot_general": _product,
+    "cumsum": _cumulate,
+    "clamp": _clamp,
+}

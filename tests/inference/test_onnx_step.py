@@ -1,0 +1,99 @@
+"""ONNX of a streaming model, run by ONNX Runtime, equals the model."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from flax_linattn import inference, models
+from flax_linattn.checks import OptionError
+from tests.inference.cases import CHANNELS, classifier
+from tests.inference.test_bundle import CHANNEL_TASK
+from tests.inference.test_c_step import CONSTANT, FUNCTIONS, LANGUAGE, QUICK, Step, observations
+
+pytest.importorskip("onnx")
+onnxruntime = pytest.importorskip("onnxruntime")
+
+
+def load(path: Path) -> Any:
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.log_severity_level = 3
+    return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+
+
+def step(session: Any, x: np.ndarray, state: dict[str, np.ndarray]) -> Any:
+    """Outputs, and the state as the next inputs."""
+    names = [output.name for output in session.get_outputs()]
+    values = dict(zip(names, session.run(None, {"x": x, **state}), strict=True))
+    return values.pop("y"), {name.removeprefix("next."): v for name, v in values.items()}
+
+
+@pytest.mark.parametrize("mechanism", CONSTANT)
+def test_onnx_is_the_model(mechanism: str, tmp_path: Path) -> None:
+    """In one call, and step by step with the state between calls."""
+    model, x = classifier(mechanism), observations(100 if mechanism in QUICK else 1000)
+    inference.export_onnx(tmp_path / "model.onnx", model, jnp.ones((1, CHANNELS)))
+    session, own = load(tmp_path / "model.onnx"), np.asarray(inference.unroll(model, x[None])[0])
+    whole, end = step(session, x, {})
+    np.testing.assert_allclose(whole, own, rtol=0, atol=1e-5)
+    y, state = step(session, x[:40], {})
+    for t in range(40, len(x)):
+        y, state = step(session, x[t : t + 1], state)
+    np.testing.assert_allclose(y[-1], own[-1], rtol=0, atol=1e-5)
+    for name, leaf in state.items():
+        np.testing.assert_array_equal(leaf, end[name])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param(options, id=name, marks=() if "gates" in name else pytest.mark.slow)
+        for name, options in LANGUAGE.items()
+    ],
+)
+def test_onnx_reads_tokens(options: Any, tmp_path: Path) -> None:
+    model = models.LanguageModel(31, features=16, num_layers=2, num_heads=4, rngs=nnx.Rngs(0),
+                                 **options)  # fmt: skip
+    model.eval()
+    x = np.random.default_rng(0).integers(0, 31, 50, np.int32)
+    inference.export_onnx(tmp_path / "model.onnx", model, jnp.ones((1,), jnp.int32))
+    own = np.asarray(inference.unroll(model, x[None])[0])
+    y, _ = step(load(tmp_path / "model.onnx"), x, {})
+    np.testing.assert_allclose(y, own, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_operations(name: str, tmp_path: Path) -> None:
+    model, x = Step(FUNCTIONS[name]), observations(20)
+    inference.export_onnx(tmp_path / "model.onnx", model, jnp.ones((1, CHANNELS)))
+    state, own = model.init_state(1), []
+    for row in x:
+        y, state = model.step(jnp.asarray(row[None]), state)
+        own.append(np.asarray(y)[0])
+    y, _ = step(load(tmp_path / "model.onnx"), x, {})
+    np.testing.assert_allclose(y, np.asarray(own), rtol=1e-6, atol=1e-6)
+
+
+def test_the_signature_is_part_of_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    x = jnp.ones((1, CHANNELS))
+    signature = inference.export_onnx(path, classifier("aaren"), x, task=CHANNEL_TASK)
+    stored = load(path).get_modelmeta().custom_metadata_map["signature"]
+    assert json.loads(stored) == signature and signature["task"] == CHANNEL_TASK
+    assert signature["observation"] == {"shape": [CHANNELS], "dtype": "float32"}
+
+
+def test_what_is_refused(tmp_path: Path) -> None:
+    path, x = tmp_path / "model.onnx", jnp.ones((1, CHANNELS))
+    with pytest.raises(OptionError, match="whose state grows with the number of observations"):
+        inference.export_onnx(path, classifier("softmax"), x)
+    with pytest.raises(OptionError, match="operation 'sort', which has no translation to ONNX"):
+        inference.export_onnx(path, Step(lambda x, s: jnp.sort(x + s)), x)
+    with pytest.raises(OptionError, match="an array of bfloat16; ONNX is written for float32"):
+        inference.export_onnx(path, Step(lambda x, s: (x + s).astype(jnp.bfloat16)), x)
+    assert not path.exists()
