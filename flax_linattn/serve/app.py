@@ -40,8 +40,10 @@ class Limits:
 
     Attributes:
         max_rows: Maximum number of rows that one call of the model steps together.
-        max_waiting: Maximum number of observations that wait; further ones are refused with the
-            status 503.
+        max_waiting: Maximum number of observations that wait, and of requests to sessions on the
+            server; further ones are refused with the status 503.
+        max_connections: Maximum number of WebSocket connections; further ones are closed with the
+            code 1013.
         max_observations: Maximum number of observations of a request.
         max_request_bytes: Maximum size of a request in bytes, including its state.
         max_sessions: Maximum number of sessions on the server.
@@ -51,6 +53,7 @@ class Limits:
 
     max_rows: int = 64
     max_waiting: int = 4096
+    max_connections: int = 1000
     max_observations: int = 1000
     max_request_bytes: int = 2**22
     max_sessions: int = 100_000
@@ -59,7 +62,7 @@ class Limits:
     def __post_init__(self) -> None:
         check_integers(1, 2**16, max_rows=self.max_rows)
         check_integers(1, max_waiting=self.max_waiting, max_observations=self.max_observations)
-        check_integers(1, max_sessions=self.max_sessions)
+        check_integers(1, max_sessions=self.max_sessions, max_connections=self.max_connections)
         check_integers(2**10, max_request_bytes=self.max_request_bytes)
         check_positive(idle_seconds=self.idle_seconds)
 
@@ -93,6 +96,7 @@ class Server:
         self.steps = Batcher(self._step_rows, num_sessions, limits.max_waiting)
         self.writes = Batcher(self._write, limits.max_waiting, limits.max_waiting)
         self.is_ready = False
+        self.num_connections = self._num_requests = self._num_begins = 0
         self._locks: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
         self.registry = CollectorRegistry()
         self.observations = Counter(
@@ -188,15 +192,23 @@ class Server:
 
     async def step_session(self, name: str, request: Mapping[str, Any]) -> dict[str, Any]:
         """Steps a session on the server, which is on the disk before the answer."""
-        async with self._lock(name):
+        async with self._turn(name):
             session = self.open(await self.read(name))
             predictions = await self.advance(session, request)
             await self.writes.add((name, session.to_bytes()))
         return {"predictions": predictions, "steps": session.num_steps}
 
-    def _lock(self, name: str) -> asyncio.Lock:
-        """Lock of a session: its requests are processed one after another."""
-        return self._locks.setdefault(name, asyncio.Lock())
+    @contextlib.asynccontextmanager
+    async def _turn(self, name: str) -> AsyncIterator[None]:
+        """A request's turn at a session: its requests are processed one after another."""
+        if self._num_requests >= self.limits.max_waiting:
+            raise OverloadError("the server is busy; try again later.")
+        self._num_requests += 1
+        try:
+            async with self._locks.setdefault(name, asyncio.Lock()):
+                yield
+        finally:
+            self._num_requests -= 1
 
     async def read(self, name: str) -> bytes:
         """Bytes of a session on the server."""
@@ -210,25 +222,30 @@ class Server:
         """Begins a session: a new one, one from a sealed state, or a fork of another one."""
         if "state" in request and "fork" in request:
             raise RequestError("expected state or fork, got both.")
-        if not await asyncio.to_thread(self._has_room):
-            raise OverloadError("the server has no room for further sessions.")
-        if "fork" in request:
-            session = self.open(await self.read(str(request["fork"])))
-        else:
-            session = self.unseal(request.get("state"))
-        name = secrets.token_urlsafe(16)
-        await self.writes.add((name, session.to_bytes()))
+        self._num_begins += 1
+        try:
+            if not await asyncio.to_thread(self._has_room, self._num_begins):
+                raise OverloadError("the server has no room for further sessions.")
+            if "fork" in request:
+                session = self.open(await self.read(str(request["fork"])))
+            else:
+                session = self.unseal(request.get("state"))
+            name = secrets.token_urlsafe(16)
+            await self.writes.add((name, session.to_bytes()))
+        finally:
+            self._num_begins -= 1
         return {"session": name, "steps": session.num_steps}
 
-    def _has_room(self) -> bool:
-        """Whether a further session may begin; idle ones are removed if there are too many."""
-        if self.store.count() >= self.limits.max_sessions:
+    def _has_room(self, num_sessions: int) -> bool:
+        """Whether further sessions may begin; idle ones are removed if there are too many."""
+        limit = self.limits.max_sessions - num_sessions
+        if self.store.count() > limit:
             self.store.remove_idle(self.limits.idle_seconds)
-        return self.store.count() < self.limits.max_sessions
+        return self.store.count() <= limit
 
     async def remove(self, name: str) -> None:
         """Removes a session from the disk, after the requests that step it."""
-        async with self._lock(name):
+        async with self._turn(name):
             await self.read(name)
             await self.writes.add((name, None))
 
@@ -304,7 +321,15 @@ def make_app(
         return endpoint
 
     async def stream(socket: WebSocket) -> None:
-        await _stream(server, socket)
+        await socket.accept()
+        if server.num_connections >= server.limits.max_connections:
+            await socket.close(1013, "the server has too many connections; try again later.")
+            return
+        server.num_connections += 1
+        try:
+            await _stream(server, socket)
+        finally:
+            server.num_connections -= 1
 
     async def refuse(_: Any, error: Exception) -> Response:
         status = _status(error)
@@ -341,7 +366,6 @@ def make_app(
 async def _stream(server: Server, socket: WebSocket) -> None:
     """Answers each message of a WebSocket; an error keeps the connection and the state."""
     name, content = socket.query_params.get("session"), None
-    await socket.accept()
     with contextlib.suppress(WebSocketDisconnect):
         while (message := await socket.receive())["type"] == "websocket.receive":
             try:

@@ -5,6 +5,8 @@ import json
 import random
 import sqlite3
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -290,6 +292,47 @@ def test_a_locked_store_blocks_no_other_request(bundle: Bundle) -> None:
             assert ok(client.post("/v1/step", json={"observation": ROWS[0]}))["steps"] == 1
         for thread in threads:
             thread.join()
+
+
+def test_requests_that_wait_for_a_session_are_limited(bundle: Bundle) -> None:
+    store, limits = SessionStore(None, bundle.fingerprint), Limits(max_rows=1, max_waiting=2)
+    with TestClient(make_app(bundle, store=store, limits=limits)) as client:
+        url = f"/v1/sessions/{ok(client.post('/v1/sessions', json={}), 201)['session']}/step"
+        statuses: list[int] = []
+
+        def step() -> None:
+            statuses.append(client.post(url, json={"observation": ROWS[0]}).status_code)
+
+        threads = [threading.Thread(target=step) for _ in range(5)]
+        with store._lock:  # the first request reads the store
+            for thread in threads:
+                thread.start()
+            while len(statuses) < 3:
+                time.sleep(0.01)
+        for thread in threads:
+            thread.join()
+        assert sorted(statuses) == [200, 200, 503, 503, 503]
+
+
+def test_sessions_that_begin_together_are_counted(bundle: Bundle) -> None:
+    with TestClient(make_app(bundle, limits=Limits(max_rows=1, max_sessions=3))) as client:
+        with ThreadPoolExecutor(12) as pool:
+            begins = [pool.submit(client.post, "/v1/sessions", json={}) for _ in range(12)]
+            statuses = [one.result().status_code for one in begins]
+        assert {*statuses} <= {201, 503} and statuses.count(201) <= 3
+        while client.post("/v1/sessions", json={}).status_code == 201:
+            pass
+        assert "linattn_sessions 3.0" in client.get("/metrics").text
+
+
+def test_connections_are_limited(bundle: Bundle) -> None:
+    with TestClient(make_app(bundle, limits=Limits(max_rows=1, max_connections=1))) as client:
+        for _ in range(2):
+            with client.websocket_connect("/v1/stream") as first:
+                with client.websocket_connect("/v1/stream") as second:
+                    assert second.receive()["code"] == 1013
+                first.send_json({"observation": ROWS[0]})
+                assert first.receive_json()["steps"] == 1
 
 
 def test_pages_of_other_sites_are_refused(client: Any) -> None:
