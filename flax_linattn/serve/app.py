@@ -27,6 +27,7 @@ from flax_linattn.checks import check_integers, check_positive, quote
 from flax_linattn.inference.linattn_runtime import Bundle, Session
 from flax_linattn.serve.batcher import Batcher, OverloadError
 from flax_linattn.serve.openapi import describe_api
+from flax_linattn.serve.page import make_page
 from flax_linattn.serve.seal import Sealer
 from flax_linattn.serve.sessions import SessionStore
 
@@ -264,7 +265,8 @@ def make_app(
         bundle: A bundle that describes raw observations.
         sealer: Seals the states that clients hold. Default: with a random key of this process.
         store: Stores sessions. Default: in memory.
-        token: Bearer token of all requests, except for health and readiness. Default: none.
+        token: Bearer token of all requests, except for the page, health and readiness. Default:
+            none.
         limits: Limits on requests. Default: ``Limits()``.
 
     Raises:
@@ -285,6 +287,11 @@ def make_app(
             yield
             server.is_ready = False
         server.store.close()
+
+    page = make_page()
+
+    async def show_page(_: Request) -> Response:
+        return page
 
     async def healthy(_: Request) -> Response:
         return JSONResponse({"status": "ok"})
@@ -339,6 +346,7 @@ def make_app(
 
     return Starlette(
         routes=[
+            Route("/", show_page),
             Route("/healthz", healthy),
             Route("/readyz", ready),
             Route("/metrics", metrics),
@@ -396,7 +404,7 @@ class _Authorize:
         """Passes a request on if it may be served."""
         headers = dict(scope.get("headers", []))
         origin = headers.get(b"origin")
-        is_open = scope["type"] == "lifespan" or scope["path"] in ("/healthz", "/readyz")
+        is_open = scope["type"] == "lifespan" or scope["path"] in ("/", "/healthz", "/readyz")
         given, error = headers.get(b"authorization", b""), ""
         status, own = 401, {"WWW-Authenticate": "Bearer"}
         if origin is not None and origin.partition(b"://")[2] != headers.get(b"host"):
