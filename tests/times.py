@@ -37,7 +37,7 @@ SHARES = {
     "experiments": 5,
     "package": 4,
     "data": 4,
-    "inference": 4,
+    "inference": 8,
     "docs": 2,
     "estimators": 2,
     "fuzz": 2,
