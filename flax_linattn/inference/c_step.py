@@ -135,21 +135,22 @@ class _Header:
         self.part_sizes: list[int] = []
         self.values: dict[Value, Expression] = {}
         self.uses = Counter(value for equation in program.equations for value in {*equation.inputs})
-        self.fields = _fields(program.state)
+        # C has no arrays of length 0, of which nothing is read.
+        self.fields = _fields(key for key, x in program.state.items() if math.prod(x.shape))
 
     def write(self, model: str, task: Mapping[str, Any]) -> tuple[str, dict[str, int]]:
         """Returns the text of the header, and the bytes of its parts."""
         program, name = self.program, self.name
         self.values[program.observation] = stored(program.observation, "x[{}]".format)
         for key, value in program.state.items():
-            self.values[value] = stored(value, f"s->{self.fields[key]}[{{}}]".format)
+            self.values[value] = stored(value, f"s->{self.fields.get(key, '')}[{{}}]".format)
         for equation in program.equations:
             self._translate(equation)
         self._return()
         body, words = self._place()
         state = [
-            f"    {c_type(value)} {self.fields[key]}[{math.prod(value.shape)}];"
-            for key, value in program.state.items()
+            f"    {c_type(program.state[key])} {field}[{math.prod(program.state[key].shape)}];"
+            for key, field in self.fields.items()
         ]
         sizes = {
             "weights": self.weight_bytes,
@@ -196,6 +197,8 @@ class _Header:
             results = [self._cumulate(equation, inputs[0])]
         elif name == "scatter":
             results = [self._scatter(equation, inputs)]
+        elif name == "sort" and len(inputs) == 1:
+            results = [self._sort(equation, inputs[0])]
         else:
             raise OptionError(
                 f"the step has the operation {name!r}, which has no translation to C; export a "
@@ -326,6 +329,25 @@ class _Header:
         self._state(_nest(loops, body), x.reads, part, "cumsum")
         return target
 
+    def _sort(self, equation: Equation, x: Expression) -> Expression:
+        """A copy that is sorted along an axis, by insertion."""
+        axis, target = equation.params["dimension"], self._store(x, "sort")
+        index, loops = _loops([1 if k == axis else n for k, n in enumerate(x.shape)])
+
+        def at(place: str) -> str:
+            return target.at([*index[:axis], place, *index[axis + 1 :]])
+
+        shift = f"for (; k > 0 && {at('k - 1')} > one; --k) {at('k')} = {at('k - 1')};"
+        body = [
+            f"{c_type(x).replace('uint8_t', 'int32_t')} one = {at('n')};",
+            "int k = n;",
+            shift,
+            f"{at('k')} = one;",
+        ]
+        lines = _nest([*loops, f"for (int n = 1; n < {x.shape[axis]}; ++n)"], body)
+        self._state(lines, target.reads, None, "sort")
+        return target
+
     def _scatter(self, equation: Equation, inputs: Sequence[Expression]) -> Expression:
         """A copy with slices replaced at indices; slices that are outside are dropped."""
         x, starts, updates = inputs
@@ -355,10 +377,11 @@ class _Header:
     def _return(self) -> None:
         """Writes the output and the new state, after everything was read."""
         program, copies = self.program, []
-        for key, value in program.new_state.items():
-            result, field = self._read(value), f"s->{self.fields[key]}"
+        for key, name in self.fields.items():
+            value, field = program.new_state[key], f"s->{name}"
             if value is program.state[key]:
                 continue
+            result = self._read(value)
             if result.reads or value.constant is None:
                 result = self._store(result, key) if not result.reads or not result.base else result
             copies.append((field, result))
@@ -392,9 +415,9 @@ class _Header:
 
     def _initial(self) -> list[str]:
         lines = []
-        for key, array in self.program.initial.items():
-            flat, field = array.reshape(-1), f"s->{self.fields[key]}"
-            if len({number.tobytes() for number in flat}) <= 1:
+        for key, name in self.fields.items():
+            flat, field = self.program.initial[key].reshape(-1), f"s->{name}"
+            if len({x.tobytes() for x in flat}) == 1:
                 loop = f"    for (int i = 0; i < {flat.size}; ++i) "
                 lines.append(f"{loop}{field}[i] = {number(flat[0])};")
             else:

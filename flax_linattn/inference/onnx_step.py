@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -177,6 +176,8 @@ class _Graph:
     def add(self, kind: str, inputs: Sequence[str], output: str = "", **options: Any) -> str:
         """Adds a node, and returns the name of its output."""
         output = output or self.name()
+        if kind == "Reshape":
+            options["allowzero"] = 1  # an axis of length 0, not one that is copied
         self.nodes.append(self.onnx.helper.make_node(kind, inputs, [output], **options))
         return output
 
@@ -315,7 +316,7 @@ def _broadcast(graph: _Graph, equation: Equation, inputs: list[str]) -> str:
     sizes = dict(zip(axes, value.shape, strict=True))
     inner = [sizes.get(axis, 1) for axis in range(len(output.shape))]
     name = graph.add("Reshape", [inputs[0], graph.shape(inner)])
-    if math.prod(inner) == math.prod(output.shape):
+    if inner == list(output.shape):
         return name
     return graph.add("Expand", [name, graph.shape(output.shape)])
 
@@ -369,26 +370,41 @@ def _pad(graph: _Graph, equation: Equation, inputs: list[str]) -> str:
 
 
 def _gather(graph: _Graph, equation: Equation, inputs: list[str]) -> str:
-    """Elements along one axis at indices, which are clipped to it."""
+    """Slices at indices of the first axes, or elements along one axis; indices are clipped."""
     numbers, (x, index) = equation.params["dimension_numbers"], equation.inputs
-    axes = numbers.start_index_map
+    axes, outer = numbers.start_index_map, index.shape[:-1]
+    rank = range(len(equation.outputs[0].shape))
     sizes = [1 if k in axes else n for k, n in enumerate(x.shape)]
-    is_simple = numbers.collapsed_slice_dims == axes and not numbers.operand_batching_dims
-    if len(axes) != 1 or not is_simple or list(equation.params["slice_sizes"]) != sizes:
+    is_whole = list(equation.params["slice_sizes"]) == sizes and not numbers.operand_batching_dims
+    is_first = axes == tuple(range(len(axes))) and numbers.offset_dims == tuple(rank)[len(outer) :]
+    if numbers.collapsed_slice_dims != axes or not is_whole or not (is_first or len(axes) == 1):
         raise OptionError("the step gathers slices that ONNX cannot.", "format", "mechanism")
-    (axis,), outer = axes, index.shape[:-1]
-    name = graph.add("Reshape", [inputs[1], graph.shape(outer)])
-    bounds = [graph.constant(np.asarray(n, index.dtype)) for n in (0, x.shape[axis] - 1)]
-    name = graph.add("Max", [graph.add("Min", [name, bounds[1]]), bounds[0]])
+    lasts = np.asarray([x.shape[axis] - 1 for axis in axes], index.dtype)
+    name = graph.add("Min", [inputs[1], graph.constant(lasts)])
+    name = graph.add("Max", [name, graph.constant(np.zeros_like(lasts))])
+    if is_first:
+        name = graph.add("Cast", [name], to=_element_type(graph.onnx, np.dtype(np.int64)))
+        return graph.add("GatherND", [inputs[0], name])
+    name = graph.add("Reshape", [name, graph.shape(outer)])
+    (axis,) = axes
     name = graph.add("Gather", [inputs[0], name], axis=axis)
     # ONNX inserts the axes of the indices at the axis; JAX has them where no offset is.
-    own = iter(
-        [k for k in range(len(equation.outputs[0].shape)) if not axis <= k < axis + len(outer)]
-    )
     new = iter(range(axis, axis + len(outer)))
-    rank = range(len(equation.outputs[0].shape))
+    own = iter([k for k in rank if not axis <= k < axis + len(outer)])
     order = [next(own) if k in numbers.offset_dims else next(new) for k in rank]
     return name if order == list(rank) else graph.add("Transpose", [name], perm=order)
+
+
+def _sort(graph: _Graph, equation: Equation, inputs: list[str]) -> str:
+    if len(inputs) != 1:
+        raise OptionError("the step sorts several arrays, which ONNX cannot.", "format")
+    axis, values = equation.params["dimension"], graph.name()
+    size = graph.shape([equation.inputs[0].shape[axis]])
+    node = graph.onnx.helper.make_node(
+        "TopK", [*inputs, size], [values, graph.name()], axis=axis, largest=0, sorted=1
+    )
+    graph.nodes.append(node)
+    return values
 
 
 def _scatter(graph: _Graph, equation: Equation, inputs: list[str]) -> str:
@@ -459,6 +475,7 @@ _TRANSLATIONS: dict[str, Translate] = {
     "stack": _stack,
     "pad": _pad,
     "gather": _gather,
+    "sort": _sort,
     "scatter": _scatter,
     "dot_general": _product,
     "cumsum": _cumulate,

@@ -191,6 +191,13 @@ class Streaming(abc.ABC):
         dtype = jnp.float32 if spec is None else spec.dtype
         observation = jax.ShapeDtypeStruct((1, *model.observation_shape), dtype)
         options["task"] = {**facts, **(self.interface() or {"inputs": None})}
+        if format != "bundle" and options["task"].get("context"):
+            raise OptionError(
+                "expected context=0 for C and ONNX, whose steps do not begin again after a "
+                "context; set context=0, or export a bundle.",
+                "context",
+                "format",
+            )
         if format == "c":
             return dict(inference.export_c(path, model, observation, **options))
         if format == "onnx":

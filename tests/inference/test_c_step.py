@@ -110,10 +110,11 @@ class Step(nnx.Module):
         raise NotImplementedError
 
     def init_state(self, batch_size: int, max_length: Any = None, *, dtype: Any = None) -> Any:
-        return {"float": jnp.zeros((batch_size, CHANNELS)), "0": jnp.ones((batch_size, CHANNELS))}
+        zeros = jnp.zeros((batch_size, CHANNELS))
+        return {"float": zeros, "0": zeros + 1, "empty": zeros[:, :0]}
 
     def step(self, x: Any, state: Any, *, mask: Any = None) -> Any:
-        new = {"float": state["0"], "0": state["float"] + x}
+        new = {"float": state["0"], "0": state["float"] + x, "empty": 2 * state["empty"]}
         return self.function(x, state["float"]), new
 
 
@@ -125,6 +126,10 @@ FUNCTIONS = {
     "products": lambda x, s: jnp.einsum("bi,bj,jk->bik", x, s, jnp.eye(3, 2) + 1).reshape(1, -1),
     "numbers": lambda x, s: jnp.where(jnp.isfinite(x / s), jnp.sign(x) * jnp.round(3 * x), s**3),
     "lookup": lambda x, s: jnp.arange(10.0)[jnp.clip(jnp.floor(9 * x), 0, 9).astype(jnp.int32)],
+    "order": lambda x, s: jnp.sort(x + s) - jnp.take_along_axis(x, jnp.array([[2, 0, 2]]), 1),
+    "empty arrays": lambda x, s: jnp.concatenate(
+        [jnp.broadcast_to(x[:, None, :0], (1, 2, 0)).reshape(1, 0), s, x[:, :0]], 1
+    ),
     "integers": lambda x, s: ((x * 100).astype(jnp.int32) % 7 + jnp.arange(3)).astype(jnp.float32),
 }
 
@@ -149,8 +154,8 @@ def test_what_is_refused(tmp_path: Path) -> None:
         inference.export_c(path, classifier("softmax"), x)
     with pytest.raises(OptionError, match="expected a name in C, got 'a-b'"):
         inference.export_c(path, classifier("aaren"), x, name="a-b")
-    with pytest.raises(OptionError, match="the operation 'sort', which has no translation to C"):
-        inference.export_c(path, Step(lambda x, s: jnp.sort(x + s)), x)
+    with pytest.raises(OptionError, match="operation 'cholesky', which has no translation to C"):
+        inference.export_c(path, Step(lambda x, s: jnp.linalg.cholesky(x[..., None] * s)), x)
     with pytest.raises(OptionError, match="an array of bfloat16; C has float32, int32"):
         inference.export_c(path, Step(lambda x, s: (x + s).astype(jnp.bfloat16)), x)
     assert not path.exists()

@@ -666,6 +666,15 @@ def test_a_run_becomes_c_and_onnx(task, case, run_dir, lines, tmp_path, capsys):
     assert "bytes; its state: backbone.position" in capsys.readouterr().err
 
 
+@only("forecast")
+def test_a_forecast_becomes_c_without_a_context(task, case, run_dir, lines, tmp_path, capsys):
+    """The steps of C and ONNX do not begin again after a context."""
+    args = ["export", str(run_dir), "--out", str(tmp_path / "model.h"), "--format", "c"]
+    message = fail(capsys, *args, "--context", "8")
+    assert "expected --context 0 for C and ONNX" in message
+    assert cli.main([*args, "--context", "0"]) == 0
+
+
 @fast("forecast")
 def test_a_bundle_says_what_the_stream_says(task, case, run_dir, lines, tmp_path, capsys):
     """In the names and units of the data; a bundle that exists is renewed only if asked to."""
