@@ -62,6 +62,11 @@ _ELEMENTWISE = {
 }
 _INTEGERS = {"abs": "abs({})", "max": "la_imax({}, {})", "min": "la_imin({}, {})"}
 _INTEGERS |= {"rem": "({} % {})", "sign": "(({0} > 0) - ({0} < 0))"}
+# Counters of observations overflow one day: as in JAX, not as signed integers of C, undefined.
+_INTEGERS |= {
+    name: f"(({{c_type}})((uint32_t){{}} {sign} (uint32_t){{}}))"
+    for name, sign in (("add", "+"), ("sub", "-"), ("mul", "*"))
+}
 """Operations that differ for integers."""
 
 
@@ -121,6 +126,13 @@ def number(x: Any) -> str:
     return f"({text}f)" if text[0] == "-" else f"{text}f"
 
 
+def c_string(text: str) -> str:
+    """A string in C, in UTF-8."""
+    plain = {*range(32, 127)} - {*b'"\\?'}  # "??" begins a trigraph
+    bytes_ = (chr(byte) if byte in plain else f"\\{byte:03o}" for byte in text.encode())
+    return f'"{"".join(bytes_)}"'
+
+
 def position(shape: Sequence[int], index: Index) -> str:
     """Position of an index in row-major order."""
     terms, stride = [], 1
@@ -158,7 +170,9 @@ def _elementwise(equation: Equation, inputs: Sequence[Expression]) -> list[Expre
     name, output, first = equation.primitive, equation.outputs[0], equation.inputs[0]
     is_float = np.issubdtype(first.dtype, np.floating)
     if name == "select_n":
-        text = "({0} ? {2} : {1})"
+        cases = "".join(f"{{0}} == {k} ? {{{k + 1}}} : " for k in range(len(inputs) - 2))
+        is_pair = len(inputs) == 3
+        text = "({0} ? {2} : {1})" if is_pair else f"({cases}{{{len(inputs) - 1}}})"
     elif name == "convert_element_type":
         c_type(output)  # or an error here
         text = _convert(first.dtype, output.dtype)
@@ -176,6 +190,7 @@ def _elementwise(equation: Equation, inputs: Sequence[Expression]) -> list[Expre
         text = "rintf({})" if int(equation.params["rounding_method"]) else "roundf({})"
     else:
         text = _ELEMENTWISE[name] if is_float else _INTEGERS.get(name, _ELEMENTWISE[name])
+        text = text.replace("{c_type}", c_type(output))
 
     def at(index: Index) -> str:
         return text.format(*(_broadcast_at(x, index) for x in inputs))

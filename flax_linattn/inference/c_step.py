@@ -25,6 +25,7 @@ from flax_linattn.inference.c_expressions import (
     TRANSLATIONS,
     TYPES,
     Expression,
+    c_string,
     c_type,
     is_same_order,
     number,
@@ -44,6 +45,8 @@ _REDUCTIONS = {
     "reduce_or": ("0", "{} | {}"),
     "reduce_and": ("1", "{} & {}"),
 }
+_ORDERED = ("max", "min", "clamp", "reduce_max", "reduce_min")
+"""Operations whose helpers in C are signed."""
 HEADER_BEGIN = "/* One step of"
 """First words of a header."""
 _HELPERS = """\
@@ -106,7 +109,7 @@ def export_c(
         >>> "void model_step(const float *x, model_state *s, float *y" in path.read_text()
         True
     """
-    if not re.fullmatch(r"[A-Za-z_]\w*", name):
+    if not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
         raise OptionError(f"expected a name in C, got {quote(name)}.", "name")
     program = trace_step(model, observation)
     text, sizes = _Header(program, name).write(type(model).__name__, task or {})
@@ -148,6 +151,11 @@ class _Header:
             self._translate(equation)
         self._return()
         body, words = self._place()
+        # A program may include the headers of several models.
+        helpers, body = (
+            [re.sub(r"\bla_(?=\w+\()", f"{name}_", line) for line in lines]
+            for lines in (_HELPERS.splitlines(), body)
+        )
         state = [
             f"    {c_type(program.state[key])} {field}[{math.prod(program.state[key].shape)}];"
             for key, field in self.fields.items()
@@ -169,7 +177,7 @@ class _Header:
             "/* Numbers of one step, which need not be kept between steps. */",
             f"typedef struct {{ union {{ float f; int32_t i; uint32_t u; }} w[{words}]; }} "
             f"{name}_workspace;", "",
-            *_HELPERS.splitlines(), "",
+            *helpers, "",
             *self.constants, "",
             "/* The state before the first observation. */",
             f"static inline void {name}_init({name}_state *s) {{", *self._initial(), "}", "",
@@ -187,6 +195,8 @@ class _Header:
         """Makes expressions of the outputs of an equation, and stores what is read again."""
         name = equation.primitive
         inputs = [self._read(value) for value in equation.inputs]
+        if name in _ORDERED and any(x.dtype == np.uint32 for x in inputs):
+            raise _refusal(f"the operation {name!r} of unsigned integers")
         if name in TRANSLATIONS:
             results = TRANSLATIONS[name](equation, self._prepare(equation, inputs))
         elif name in _REDUCTIONS:
@@ -200,12 +210,7 @@ class _Header:
         elif name == "sort" and len(inputs) == 1:
             results = [self._sort(equation, inputs[0])]
         else:
-            raise OptionError(
-                f"the step has the operation {name!r}, which has no translation to C; export a "
-                "bundle, or choose another mechanism.",
-                "format",
-                "mechanism",
-            )
+            raise _refusal(f"the operation {name!r}")
         for value, result in zip(equation.outputs, results, strict=True):
             c_type(value)  # or an error here
             if not result.is_cheap and self.uses[value] > 1:
@@ -330,14 +335,17 @@ class _Header:
         return target
 
     def _sort(self, equation: Equation, x: Expression) -> Expression:
-        """A copy that is sorted along an axis, by insertion."""
+        """A copy that is sorted along an axis, by insertion; NaN comes last."""
         axis, target = equation.params["dimension"], self._store(x, "sort")
         index, loops = _loops([1 if k == axis else n for k, n in enumerate(x.shape)])
 
         def at(place: str) -> str:
             return target.at([*index[:axis], place, *index[axis + 1 :]])
 
-        shift = f"for (; k > 0 && {at('k - 1')} > one; --k) {at('k')} = {at('k - 1')};"
+        before = at("k - 1")
+        is_float = np.issubdtype(x.dtype, np.floating)
+        is_after = f"{before} > one" + f" || ({before} != {before} && one == one)" * is_float
+        shift = f"for (; k > 0 && ({is_after}); --k) {at('k')} = {before};"
         body = [
             f"{c_type(x).replace('uint8_t', 'int32_t')} one = {at('n')};",
             "int k = n;",
@@ -351,6 +359,8 @@ class _Header:
     def _scatter(self, equation: Equation, inputs: Sequence[Expression]) -> Expression:
         """A copy with slices replaced at indices; slices that are outside are dropped."""
         x, starts, updates = inputs
+        if "CLIP" in str(equation.params["mode"]):
+            raise _refusal("writes at indices that are clipped")
         starts, target = self._cheap(starts, "scatter"), self._store(x, "scatter")
         numbers = equation.params["dimension_numbers"]
         index, loops = _loops(updates.shape)
@@ -425,11 +435,20 @@ class _Header:
         return lines
 
 
+def _refusal(what: str) -> OptionError:
+    return OptionError(
+        f"the step has {what}, which has no translation to C; export a bundle, or choose another "
+        "mechanism.",
+        "format",
+        "mechanism",
+    )
+
+
 def _fields(names: Iterable[str]) -> dict[str, str]:
     """A different name in C for each name of a state."""
     fields: dict[str, str] = {}
     for name in names:
-        field = re.sub(r"\W", "_", name)
+        field = re.sub(r"\W", "_", name, flags=re.ASCII)
         if "_" not in field or not field[0].isalpha():  # a keyword, a number
             field = f"state_{field}"
         while field in fields.values():
@@ -459,6 +478,11 @@ def _nest(loops: Sequence[str], body: Sequence[str]) -> list[str]:
     return [*lines, *(f"{indent * depth}}}" for depth in reversed(range(len(loops))))]
 
 
+def _comment(text: str) -> str:
+    """A text without the marks of comments."""
+    return text.replace("*/", "* /").replace("/*", "/ *")
+
+
 def _task_functions(name: str, task: Mapping[str, Any]) -> list[str]:
     """Functions for the scale of values and the names of classes, where the task has them."""
     lines = []
@@ -469,7 +493,7 @@ def _task_functions(name: str, task: Mapping[str, Any]) -> list[str]:
             arrays = [", ".join(map(number, numbers)) for numbers in (mean, std)]
             lines += [
                 "",
-                f"/* Scales {json.dumps(entry['names'])[1:-1].replace('*/', '* /')}. */",
+                f"/* Scales {_comment(json.dumps(entry['names'])[1:-1])}. */",
                 f"static inline void {name}_scale(float *x) {{",
                 f"    static const float mean[{size}] = {{{arrays[0]}}};",
                 f"    static const float std[{size}] = {{{arrays[1]}}};",
@@ -478,7 +502,7 @@ def _task_functions(name: str, task: Mapping[str, Any]) -> list[str]:
             ]
     outputs = task.get("outputs") or {}
     if outputs.get("kind") == "classes":
-        names = ", ".join(json.dumps(str(one)) for one in outputs["names"])
+        names = ", ".join(c_string(str(one)) for one in outputs["names"])
         lines += [
             "",
             "/* The name of a class; y holds the logits of all classes. */",

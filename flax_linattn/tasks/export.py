@@ -62,7 +62,7 @@ def export_run(
     stream = run.task.stream(run, run.task.StreamOptions() if options is None else options)
     facts = {"name": run.task.name, "seed_index": run.seed_index, "checkpoint": checkpoint}
     if format == "c":
-        name = re.sub(r"\W", "_", out.stem)
+        name = re.sub(r"\W", "_", out.stem, flags=re.ASCII)
         return stream.export(out, facts, format, name=name if name[:1].isalpha() else f"_{name}")
     if format == "onnx":
         return stream.export(out, facts, format)

@@ -5,6 +5,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -26,6 +27,7 @@ CONSTANT = [
         "performer", "rfa", "softmax:window=4", "softmax:window=4,sinks=2",
     )
 ]  # fmt: skip
+STRICT = ("-std=c99", "-Wall", "-Wextra", "-pedantic", "-Werror", "-O1")
 MAIN = """\
 #include <stdio.h>
 #include "model.h"
@@ -48,9 +50,8 @@ def run(folder: Path, x: np.ndarray, *flags: str) -> np.ndarray:
     """Outputs of the compiled header for each row."""
     (folder / "main.c").write_text(MAIN)
     kind = "float" if x.dtype == np.float32 else "int32_t"
-    strict = ("-std=c99", "-Wall", "-Wextra", "-pedantic", "-Werror", "-O1")
     names = (f"-DINPUT={kind}", str(folder / "main.c"), "-o", str(folder / "main"), "-lm")
-    subprocess.run([str(COMPILER), *strict, *flags, *names], check=True)
+    subprocess.run([str(COMPILER), *STRICT, *flags, *names], check=True)
     done = subprocess.run([folder / "main"], input=x.tobytes(), capture_output=True, check=True)
     return np.frombuffer(done.stdout, np.float32).reshape(len(x), -1)
 
@@ -126,6 +127,9 @@ FUNCTIONS = {
     "products": lambda x, s: jnp.einsum("bi,bj,jk->bik", x, s, jnp.eye(3, 2) + 1).reshape(1, -1),
     "numbers": lambda x, s: jnp.where(jnp.isfinite(x / s), jnp.sign(x) * jnp.round(3 * x), s**3),
     "lookup": lambda x, s: jnp.arange(10.0)[jnp.clip(jnp.floor(9 * x), 0, 9).astype(jnp.int32)],
+    "NaN is last": lambda x, s: jnp.sort(jnp.concatenate([jnp.log(x), -x, jnp.sqrt(s)], 1)),
+    "cases": lambda x, s: jax.lax.select_n(jnp.where(x > 1, 1, jnp.arange(3)), x, 2 * x, s),
+    "counters": lambda x, s: (jnp.where(x > 0, 2**31 - 1, 7) + jnp.arange(3)).astype(jnp.float32),
     "order": lambda x, s: jnp.sort(x + s) - jnp.take_along_axis(x, jnp.array([[2, 0, 2]]), 1),
     "empty arrays": lambda x, s: jnp.concatenate(
         [jnp.broadcast_to(x[:, None, :0], (1, 2, 0)).reshape(1, 0), s, x[:, :0]], 1
@@ -158,26 +162,38 @@ def test_what_is_refused(tmp_path: Path) -> None:
         inference.export_c(path, Step(lambda x, s: jnp.linalg.cholesky(x[..., None] * s)), x)
     with pytest.raises(OptionError, match="an array of bfloat16; C has float32, int32"):
         inference.export_c(path, Step(lambda x, s: (x + s).astype(jnp.bfloat16)), x)
+    with pytest.raises(OptionError, match="has writes at indices that are clipped, which has no"):
+        index = lambda x: x[0, 0].astype(jnp.int32)  # noqa: E731
+        inference.export_c(path, Step(lambda x, s: s.at[0, index(x)].set(1, mode="clip")), x)
+    with pytest.raises(OptionError, match="'max' of unsigned integers, which has no translation"):
+        bits = lambda x: jax.lax.bitcast_convert_type(x, jnp.uint32)  # noqa: E731
+        inference.export_c(path, Step(lambda x, s: jnp.maximum(bits(x), bits(s))), x)
     assert not path.exists()
 
 
 @needs_compiler
 def test_scales_and_classes(tmp_path: Path) -> None:
-    task = {**CHANNEL_TASK, "outputs": {"kind": "classes", "names": ['a "b"', "c\\d", "e"]}}
-    inference.export_c(
-        tmp_path / "model.h", Step(lambda x, s: x), jnp.ones((1, CHANNELS)), task=task
-    )
+    """Of any characters, by a program that includes the headers of two models."""
+    names = ['a "b"', "c\\d", "\u00e9\U0001f600\x01", "what??!"]
+    inputs = {**CHANNEL_TASK["inputs"][0], "names": ["a/*b", "*/", "\U0001f600\\"]}
+    task = {"inputs": [inputs], "outputs": {"kind": "classes", "names": names}}
+    model, x = Step(lambda x, s: jnp.maximum(x, s)), jnp.ones((1, CHANNELS))
+    inference.export_c(tmp_path / "model.h", model, x, task=task)
+    inference.export_c(tmp_path / "other.h", model, x, name="other")
     main = """\
 #include <stdio.h>
 #include "model.h"
+#include "other.h"
 int main(void) {
     float x[3] = {3.0f, 4.0f, 4.0f};
     model_scale(x);
-    printf("%g %g %g %s %s", x[0], x[1], x[2], model_class(0), model_class(1));
+    printf("%g %g %g", x[0], x[1], x[2]);
+    for (int i = 0; i < 4; ++i) printf("\\n%s", model_class(i));
     return 0;
 }
 """
     (tmp_path / "main.c").write_text(main)
-    command = [str(COMPILER), "-std=c99", "-o", str(tmp_path / "main"), str(tmp_path / "main.c")]
+    command = [str(COMPILER), *STRICT, "-o", str(tmp_path / "main"), str(tmp_path / "main.c")]
     subprocess.run([*command, "-lm"], check=True)
-    assert subprocess.check_output([tmp_path / "main"], text=True) == '1 1 0.5 a "b" c\\d'
+    given = subprocess.check_output([tmp_path / "main"], text=True).split("\n")
+    assert given == ["1 1 0.5", *names]
