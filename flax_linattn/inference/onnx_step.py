@@ -282,10 +282,15 @@ def _is_finite(graph: _Graph, equation: Equation, inputs: list[str]) -> str:
 
 
 def _select(graph: _Graph, equation: Equation, inputs: list[str]) -> str:
-    which, zero, one = inputs
-    if equation.inputs[0].dtype != np.bool_:
-        which = graph.add("Cast", [which], to=_element_type(graph.onnx, np.dtype(bool)))
-    return graph.add("Where", [which, one, zero])
+    which, *cases = inputs
+    kind = equation.inputs[0].dtype
+    if kind == np.bool_:
+        return graph.add("Where", [which, *reversed(cases)])
+    result = cases.pop()
+    for k, case in reversed([*enumerate(cases)]):
+        is_case = graph.add("Equal", [which, graph.constant(np.asarray(k, kind))])
+        result = graph.add("Where", [is_case, case, result])
+    return result
 
 
 def _cast(graph: _Graph, equation: Equation, inputs: list[str]) -> str:
