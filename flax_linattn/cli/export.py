@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from flax_linattn.checks import OptionError
-from flax_linattn.cli import HELP, flags
+from flax_linattn.cli import flags
 from flax_linattn.inference import linattn_runtime
 from flax_linattn.storage import make_folder
 from flax_linattn.tasks.export import Format, export_run
@@ -64,10 +64,8 @@ def export_command(args: Sequence[str]) -> int:
     Returns:
         The exit status.
     """
-    if not args or args[0].startswith("-"):
-        if any(word in HELP for word in args):
-            flags.parse(flags.groups(BundleOptions()), args, PROG, ABOUT)
-        raise ValueError(f"expected a run folder, got none; write {PROG} --out FILE.")
+    if flags.asks_help(args, f"expected a run folder, got none; write {PROG} --out FILE."):
+        flags.parse(flags.groups(BundleOptions()), args, PROG, ABOUT)
     task = read_task(Path(args[0]))
     groups = [*flags.groups(BundleOptions()), *flags.groups(task.StreamOptions(), task.name)]
     values = flags.parse(groups, args[1:], f"flax-linattn export {args[0]}", ABOUT)

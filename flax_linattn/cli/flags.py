@@ -163,6 +163,19 @@ def call(command: Callable[..., Any], name: str, args: Sequence[str]) -> None:
         command(*given, **values)
 
 
+def asks_help(args: Sequence[str], error: str) -> bool:
+    """Whether a command line asks for help without the operand that decides its options.
+
+    Raises:
+        ValueError: With the text ``error``, if it has neither an operand nor a word for help.
+    """
+    if args and not args[0].startswith("-"):
+        return False
+    if not any(word in HELP for word in args):
+        raise ValueError(error)
+    return True
+
+
 @contextmanager
 def only(names: Container[str]) -> Iterator[None]:
     """A context whose errors name only options that a command has."""

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from flax_linattn.checks import OptionError, import_extra
-from flax_linattn.cli import HELP, flags
+from flax_linattn.cli import flags
 from flax_linattn.inference.linattn_runtime import Bundle
 from flax_linattn.tasks.export import export_run
 from flax_linattn.tasks.run import read_task
@@ -73,10 +73,8 @@ def serve_command(args: Sequence[str]) -> int:
         The exit status.
     """
     own = [*flags.groups(ServeOptions()), *flags.groups(Limits())]
-    if not args or args[0].startswith("-"):
-        if any(word in HELP for word in args):
-            flags.parse(own, args, PROG, ABOUT)
-        raise ValueError(f"expected a run folder or a bundle, got none; write {PROG}.")
+    if flags.asks_help(args, f"expected a run folder or a bundle, got none; write {PROG}."):
+        flags.parse(own, args, PROG, ABOUT)
     path = Path(args[0])
     task = read_task(path) if path.is_dir() else None
     groups = own if task is None else [*own, *flags.groups(task.StreamOptions(), task.name)]

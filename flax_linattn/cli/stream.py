@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from flax_linattn.checks import quote
-from flax_linattn.cli import HELP, flags, name_flags
+from flax_linattn.cli import flags, name_flags
 from flax_linattn.inference.saved import FORMAT, describe_state
 from flax_linattn.registry import get_task, list_tasks
 from flax_linattn.tasks.run import read_task
@@ -59,10 +59,8 @@ MAX_VALUE_LENGTH = 100
 
 def stream_command(args: Sequence[str]) -> int:
     """Streams observations through the model of a run."""
-    if not args or args[0].startswith("-"):
-        if any(word in HELP for word in args):
-            flags.parse(flags.groups(Files()), ["--help-all"], PROG, f"{ABOUT}\n\n{_about_tasks()}")
-        raise ValueError(f"expected a run folder, got none; write {PROG} [OPTIONS].")
+    if flags.asks_help(args, f"expected a run folder, got none; write {PROG} [OPTIONS]."):
+        flags.parse(flags.groups(Files()), ["--help-all"], PROG, f"{ABOUT}\n\n{_about_tasks()}")
     task = read_task(Path(args[0]))
     values = flags.parse(
         [*flags.groups(Files()), *flags.groups(task.StreamOptions(), task.name)],

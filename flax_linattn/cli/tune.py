@@ -27,6 +27,7 @@ from flax_linattn.cli.train import (
 from flax_linattn.registry import get_task, list_tasks
 from flax_linattn.tasks import Range, tune
 from flax_linattn.tasks.options import flat_hints
+from flax_linattn.tasks.tune import format_value
 
 MAX_ROWS = 10
 """Number of the best trials that are printed."""
@@ -147,10 +148,7 @@ def _print_rows(rows: Sequence[dict[str, Any]]) -> None:
         [
             str(row["trial"]),
             f"{row['value']:.6g}",
-            *(
-                f"{value:.4g}" if isinstance(value, float) else str(value)
-                for value in row["options"].values()
-            ),
+            *map(format_value, row["options"].values()),
         ]
         for row in rows[:MAX_ROWS]
     ]

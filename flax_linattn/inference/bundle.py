@@ -20,12 +20,17 @@ from typing import Any
 import jax
 import jax.export
 import jax.numpy as jnp
-import numpy as np
 from flax import nnx
 
 from flax_linattn.checks import OptionError, check_choice, check_integers, import_extra
 from flax_linattn.inference.linattn_runtime import CHECKSUM, FORMAT, SIGNATURE, WEIGHTS
-from flax_linattn.inference.model import StreamingModel, check_model, expected_state, path_name
+from flax_linattn.inference.model import (
+    StreamingModel,
+    check_model,
+    describe_array,
+    path_name,
+    state_grows,
+)
 from flax_linattn.inference.prefill import prefill_chunk
 from flax_linattn.inference.state import state_bytes
 from flax_linattn.storage import atomic_write
@@ -96,7 +101,7 @@ def export(
         check_integers(1, 2**20, chunk_sizes=size)
     for platform in platforms:
         check_choice(PLATFORMS, platforms=platform)
-    grows = any(None in shape for shape in expected_state(model, 1).values())
+    grows = state_grows(model)
     if grows and max_length is None:
         raise OptionError(
             "expected max_length for a mechanism with a cache, got none; set max_length=....",
@@ -152,10 +157,10 @@ def export(
         "readable_until": (today + datetime.timedelta(days=READABLE_DAYS)).isoformat(),
         "versions": {name: importlib.metadata.version(name) for name in ("jax", "jaxlib", "flax")},
         "platforms": list(platforms),
-        "observation": _describe(observation),
-        "output": _describe(output),
+        "observation": describe_array(observation),
+        "output": describe_array(output),
         "state": [
-            {"name": n, **_describe(leaf)} for n, (_, leaf) in zip(names, paths, strict=True)
+            {"name": n, **describe_array(leaf)} for n, (_, leaf) in zip(names, paths, strict=True)
         ],
         "state_bytes": state_bytes(initial),
         "max_length": max_length,
@@ -173,11 +178,6 @@ def export(
         for name, part in {SIGNATURE: text, CHECKSUM: checksum, **parts}.items():
             archive.writestr(zipfile.ZipInfo(name), part)
     return signature
-
-
-def _describe(leaf: Any) -> dict[str, Any]:
-    """Shape without the batch axis, and dtype."""
-    return {"shape": list(leaf.shape[1:]), "dtype": str(np.dtype(leaf.dtype))}
 
 
 def _split(model: Any) -> tuple[dict[str, Array], Any]:

@@ -32,7 +32,7 @@ from flax_linattn.inference.c_expressions import (
     position,
     stored,
 )
-from flax_linattn.inference.jaxprs import Equation, StepProgram, Value, trace_step
+from flax_linattn.inference.jaxprs import Equation, StepProgram, Value, refusal, trace_step
 from flax_linattn.inference.model import StreamingModel
 from flax_linattn.storage import atomic_write
 from flax_linattn.typing import Array
@@ -196,7 +196,7 @@ class _Header:
         name = equation.primitive
         inputs = [self._read(value) for value in equation.inputs]
         if name in _ORDERED and any(x.dtype == np.uint32 for x in inputs):
-            raise _refusal(f"the operation {name!r} of unsigned integers")
+            raise refusal(f"the operation {name!r} of unsigned integers", "C")
         if name in TRANSLATIONS:
             results = TRANSLATIONS[name](equation, self._prepare(equation, inputs))
         elif name in _REDUCTIONS:
@@ -210,7 +210,7 @@ class _Header:
         elif name == "sort" and len(inputs) == 1:
             results = [self._sort(equation, inputs[0])]
         else:
-            raise _refusal(f"the operation {name!r}")
+            raise refusal(f"the operation {name!r}", "C")
         for value, result in zip(equation.outputs, results, strict=True):
             c_type(value)  # or an error here
             if not result.is_cheap and self.uses[value] > 1:
@@ -254,7 +254,7 @@ class _Header:
         part, target = self._part(result)
         index, loops = _loops(result.shape)
         line = f"{target.at(index)} = {result.at(index)};"
-        self._state([*_nest(loops, [line])], result.reads, part, about)
+        self._add_statement(_nest(loops, [line]), result.reads, part, about)
         return target
 
     def _cheap(self, result: Expression, about: str) -> Expression:
@@ -267,7 +267,7 @@ class _Header:
         base = f"space->w[@{part}@ + {{}}].{TYPES[str(source.dtype)][1]}".format
         return part, dataclasses.replace(stored(source, base), reads=frozenset({part}))
 
-    def _state(
+    def _add_statement(
         self, lines: list[str], reads: frozenset[int], writes: int | None, about: str
     ) -> None:
         self.statements.append(_Statement([f"/* {about} */", *lines], reads, writes))
@@ -289,7 +289,7 @@ class _Header:
             *_nest(inner_loops, [f"sum = {combine.format('sum', element)};"]),
             f"{target.at(index)} = sum;",
         ]
-        self._state(_nest(loops, body), x.reads, part, equation.primitive)
+        self._add_statement(_nest(loops, body), x.reads, part, equation.primitive)
         return target
 
     def _product(self, equation: Equation, inputs: Sequence[Expression]) -> Expression:
@@ -319,7 +319,7 @@ class _Header:
                 f"{target.at(index)} = sum;",
             ]
             lines = _nest(loops, body)
-        self._state(lines, a.reads | b.reads, part, "dot_general")
+        self._add_statement(lines, a.reads | b.reads, part, "dot_general")
         return target
 
     def _cumulate(self, equation: Equation, x: Expression) -> Expression:
@@ -331,7 +331,7 @@ class _Header:
         at = [*index[:axis], f"({size - 1} - r)" if is_reversed else "r", *index[axis + 1 :]]
         line = f"sum += {x.at(at)}; {target.at(at)} = sum;"
         body = [f"{c_type(target)} sum = 0;", *_nest([f"for (int r = 0; r < {size}; ++r)"], [line])]
-        self._state(_nest(loops, body), x.reads, part, "cumsum")
+        self._add_statement(_nest(loops, body), x.reads, part, "cumsum")
         return target
 
     def _sort(self, equation: Equation, x: Expression) -> Expression:
@@ -343,8 +343,9 @@ class _Header:
             return target.at([*index[:axis], place, *index[axis + 1 :]])
 
         before = at("k - 1")
-        is_float = np.issubdtype(x.dtype, np.floating)
-        is_after = f"{before} > one" + f" || ({before} != {before} && one == one)" * is_float
+        is_after = f"{before} > one"
+        if np.issubdtype(x.dtype, np.floating):
+            is_after += f" || ({before} != {before} && one == one)"
         shift = f"for (; k > 0 && ({is_after}); --k) {at('k')} = {before};"
         body = [
             f"{c_type(x).replace('uint8_t', 'int32_t')} one = {at('n')};",
@@ -353,14 +354,14 @@ class _Header:
             f"{at('k')} = one;",
         ]
         lines = _nest([*loops, f"for (int n = 1; n < {x.shape[axis]}; ++n)"], body)
-        self._state(lines, target.reads, None, "sort")
+        self._add_statement(lines, target.reads, None, "sort")
         return target
 
     def _scatter(self, equation: Equation, inputs: Sequence[Expression]) -> Expression:
         """A copy with slices replaced at indices; slices that are outside are dropped."""
         x, starts, updates = inputs
         if "CLIP" in str(equation.params["mode"]):
-            raise _refusal("writes at indices that are clipped")
+            raise refusal("writes at indices that are clipped", "C")
         starts, target = self._cheap(starts, "scatter"), self._store(x, "scatter")
         numbers = equation.params["dimension_numbers"]
         index, loops = _loops(updates.shape)
@@ -381,7 +382,7 @@ class _Header:
             tests.append(f"{place[axis]} >= 0 && {place[axis]} < {x.shape[axis]}")
         line = f"if ({' && '.join(tests)}) {target.at(place)} = {updates.at(index)};"
         reads = target.reads | starts.reads | updates.reads
-        self._state(_nest(loops, [line]), reads, None, "scatter")
+        self._add_statement(_nest(loops, [line]), reads, None, "scatter")
         return target
 
     def _return(self) -> None:
@@ -392,15 +393,16 @@ class _Header:
             if value is program.state[key]:
                 continue
             result = self._read(value)
-            if result.reads or value.constant is None:
-                result = self._store(result, key) if not result.reads or not result.base else result
+            is_in_workspace = bool(result.reads) and result.base is not None
+            if value.constant is None and not is_in_workspace:
+                result = self._store(result, key)
             copies.append((field, result))
         copies.append(("y", self._read(program.output)))
         for field, result in reversed(copies):  # the output, which may read the old state, first
             index, loops = _loops(result.shape)
             place = f"{field}[{position(result.shape, index)}]"
             lines = _nest(loops, [f"{place} = {result.at(index)};"])
-            self._state(lines, result.reads, None, field)
+            self._add_statement(lines, result.reads, None, field)
 
     def _place(self) -> tuple[list[str], int]:
         """Lines of the statements with the places of all parts, and the words of the workspace."""
@@ -433,15 +435,6 @@ class _Header:
             else:
                 lines += [f"    {field}[{i}] = {number(x)};" for i, x in enumerate(flat)]
         return lines
-
-
-def _refusal(what: str) -> OptionError:
-    return OptionError(
-        f"the step has {what}, which has no translation to C; export a bundle, or choose another "
-        "mechanism.",
-        "format",
-        "mechanism",
-    )
 
 
 def _fields(names: Iterable[str]) -> dict[str, str]:

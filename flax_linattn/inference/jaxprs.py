@@ -13,7 +13,7 @@ import numpy as np
 from jax.extend import core
 
 from flax_linattn.checks import OptionError
-from flax_linattn.inference.model import StreamingModel, check_model, expected_state, path_name
+from flax_linattn.inference.model import StreamingModel, check_model, path_name, state_grows
 from flax_linattn.typing import Array
 
 _CALLS = {
@@ -100,7 +100,7 @@ def trace_step(model: StreamingModel, observation: jax.ShapeDtypeStruct | Array)
         ((1, 5), ['backbone.layers.0.m', 'backbone.layers.0.u', 'backbone.layers.0.w'])
     """
     check_model(model)
-    if any(None in shape for shape in expected_state(model, 1).values()):
+    if state_grows(model):
         raise OptionError(
             "expected a mechanism with a state of constant size, got one whose state grows with "
             "the number of observations; choose another mechanism, or a window.",
@@ -126,6 +126,16 @@ def trace_step(model: StreamingModel, observation: jax.ShapeDtypeStruct | Array)
         outputs[0],
         dict(zip(names, outputs[1:], strict=True)),
         {name: np.asarray(leaf) for name, (_, leaf) in zip(names, paths, strict=True)},
+    )
+
+
+def refusal(what: str, language: str) -> OptionError:
+    """The error for a part of a step that has no translation to a language."""
+    return OptionError(
+        f"the step has {what}, which has no translation to {language}; export a bundle, or choose "
+        "another mechanism.",
+        "format",
+        "mechanism",
     )
 
 

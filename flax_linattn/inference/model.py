@@ -6,6 +6,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.typing import DTypeLike
 
 from flax_linattn.typing import Array, Mask, State
@@ -175,6 +176,16 @@ def expected_state(model: StreamingModel, batch_size: int) -> dict[str, tuple[in
         )
         for (path, one), (_, two) in zip(short, long, strict=True)
     }
+
+
+def state_grows(model: StreamingModel) -> bool:
+    """Whether a state grows with the number of observations, up to ``max_length``."""
+    return any(None in shape for shape in expected_state(model, 1).values())
+
+
+def describe_array(array: Any) -> dict[str, Any]:
+    """JSON values of an array with a batch axis: its shape without that axis, and its dtype."""
+    return {"shape": list(array.shape[1:]), "dtype": str(np.dtype(array.dtype))}
 
 
 def path_name(path: Any) -> str:

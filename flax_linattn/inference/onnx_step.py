@@ -11,8 +11,8 @@ import jax
 import numpy as np
 
 from flax_linattn.checks import OptionError, import_extra
-from flax_linattn.inference.jaxprs import Equation, Value, trace_step
-from flax_linattn.inference.model import StreamingModel
+from flax_linattn.inference.jaxprs import Equation, Value, refusal, trace_step
+from flax_linattn.inference.model import StreamingModel, describe_array
 from flax_linattn.storage import atomic_write
 from flax_linattn.typing import Array
 
@@ -85,9 +85,8 @@ def export_onnx(
     onnx = import_extra("onnx", "ONNX needs onnx: pip install 'flax-linattn[onnx]'.")
     program = trace_step(model, observation)
     graph = _Graph(onnx)
-    x = graph.name(program.observation)
-    row = graph.add("Reshape", ["x_t", graph.shape(program.observation.shape)], x)
-    assert row == x
+    x = graph.add("Reshape", ["x_t", graph.shape(program.observation.shape)])
+    graph.names[program.observation] = x
     for name, value in program.state.items():
         graph.names[value] = f"{name}.before"
     for equation in program.equations:
@@ -129,9 +128,9 @@ def export_onnx(
         producer_name=PRODUCER,
     )  # fmt: skip
     signature = {
-        "observation": _describe(program.observation),
-        "output": _describe(program.output),
-        "state": [{"name": name, **_describe(value)} for name, value in states],
+        "observation": describe_array(program.observation),
+        "output": describe_array(program.output),
+        "state": [{"name": name, **describe_array(value)} for name, value in states],
         "task": None if task is None else dict(task),
     }
     h.set_model_props(file, {"signature": json.dumps(signature, allow_nan=False)})
@@ -139,10 +138,6 @@ def export_onnx(
     with atomic_write(path) as target:
         target.write(file.SerializeToString())
     return signature
-
-
-def _describe(value: Value) -> dict[str, Any]:
-    return {"shape": list(value.shape[1:]), "dtype": str(value.dtype)}
 
 
 def _element_type(onnx: Any, dtype: np.dtype[Any]) -> Any:
@@ -165,13 +160,10 @@ class _Graph:
         self.names: dict[Value, str] = {}
         self.num_names = 0
 
-    def name(self, value: Value | None = None) -> str:
-        """Makes a new name, of a value if one is given."""
+    def name(self) -> str:
+        """Makes a name that the graph does not have yet."""
         self.num_names += 1
-        name = f"v{self.num_names}"
-        if value is not None:
-            self.names[value] = name
-        return name
+        return f"v{self.num_names}"
 
     def add(self, kind: str, inputs: Sequence[str], output: str = "", **options: Any) -> str:
         """Adds a node, and returns the name of its output."""
@@ -215,12 +207,7 @@ class _Graph:
             result = _TRANSLATIONS[name](self, equation, inputs)
             outputs = result if isinstance(result, list) else [result]
         else:
-            raise OptionError(
-                f"the step has the operation {name!r}, which has no translation to ONNX; export a "
-                "bundle, or choose another mechanism.",
-                "format",
-                "mechanism",
-            )
+            raise refusal(f"the operation {name!r}", "ONNX")
         self.names |= dict(zip(equation.outputs, outputs, strict=True))
 
     def _arithmetic(self, equation: Equation, inputs: list[str]) -> str:

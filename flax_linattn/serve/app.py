@@ -203,7 +203,7 @@ class Server:
     async def _turn(self, name: str) -> AsyncIterator[None]:
         """A request's turn at a session: its requests are processed one after another."""
         if self._num_requests >= self.limits.max_waiting:
-            raise OverloadError("the server is busy; try again later.")
+            raise OverloadError
         self._num_requests += 1
         try:
             async with self._locks.setdefault(name, asyncio.Lock()):

@@ -14,6 +14,9 @@ R = TypeVar("R")
 class OverloadError(RuntimeError):
     """Too many requests wait; the client should try again later."""
 
+    def __init__(self, text: str = "the server is busy; try again later.") -> None:
+        super().__init__(text)
+
 
 class Batcher(Generic[T, R]):
     """Dynamic batching: handles waiting items together, in one call at a time in a thread.
@@ -69,7 +72,7 @@ class Batcher(Generic[T, R]):
         try:
             self._queue.put_nowait((item, future))
         except asyncio.QueueFull:
-            raise OverloadError("the server is busy; try again later.") from None
+            raise OverloadError from None
         return await future
 
     async def _work(self) -> None:

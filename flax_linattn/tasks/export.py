@@ -55,8 +55,8 @@ def export_run(
         ValueError: If the run cannot stream, an option is out of range, or the file exists and
             ``again`` is not set, or is a bundle of another task.
     """
-    out, run = Path(out), load_run(run_dir, seed_index, checkpoint=checkpoint)
     check_choice(get_args(Format), format=format)
+    out, run = Path(out), load_run(run_dir, seed_index, checkpoint=checkpoint)
     if out.exists():
         _check_renewal(out, run.task.name, again, format)
     stream = run.task.stream(run, run.task.StreamOptions() if options is None else options)

@@ -153,8 +153,9 @@ class _Trials:
         from optuna.trial import TrialState
 
         options = {name: _suggest(trial, name, values) for name, values in self.search.items()}
-        print(f"trial {trial.number}: {_format(options)}", file=sys.stderr)
-        run_dir = self.folder / f"trial-{trial.number:04}"
+        about = ", ".join(f"{name} {format_value(value)}" for name, value in options.items())
+        print(f"trial {trial.number}: {about}", file=sys.stderr)
+        run_dir = self._run_dir(trial.number)
         session = self.new_session(
             run_dir,
             resume=any((run_dir / "checkpoints").glob("step_*")),
@@ -171,14 +172,15 @@ class _Trials:
                 )
         except optuna.TrialPruned:
             self._end(trial, TrialState.PRUNED, "pruned")
-        except LockedError:
-            raise
         except (OptionError, training.NonFiniteLossError) as error:
             trial.set_user_attr(_IS_FAILED, str(error))
             self._end(trial, TrialState.FAIL, f"failed: {error}")
         else:
             value = sum(numbers) / len(numbers)
             self._end(trial, TrialState.COMPLETE, f"{value:.6g}", value)
+
+    def _run_dir(self, number: int) -> Path:
+        return self.folder / f"trial-{number:04}"
 
     def _end(self, trial: optuna.Trial, state: Any, about: str, value: float | None = None) -> None:
         self.study.tell(trial, value, state)
@@ -195,7 +197,7 @@ class _Trials:
             {
                 "trial": trial.number,
                 "value": trial.value,
-                "run": str(self.folder / f"trial-{trial.number:04}"),
+                "run": str(self._run_dir(trial.number)),
                 "step": trial.last_step,
                 "options": {name: _value(trial, name, self.search[name]) for name in self.search},
             }
@@ -309,9 +311,11 @@ def _check_same_study(
         },
     }
     text = json.dumps(about, default=str)
-    if study.user_attrs.setdefault("about", text) != text:
-        stored = json.loads(study.user_attrs["about"])
-        now = json.loads(text)
+    before = study.user_attrs.get("about")
+    if before is None:
+        study.set_user_attr("about", text)
+    elif before != text:
+        stored, now = json.loads(before), json.loads(text)
         names = [name for name in now if now[name] != stored[name]]
         options = [
             name
@@ -323,7 +327,6 @@ def _check_same_study(
             "it with its own options, or choose another folder.",
             "study",
         )
-    study.set_user_attr("about", text)
 
 
 def _suggest(trial: optuna.Trial, name: str, values: Range | Sequence[Any]) -> Any:
@@ -340,8 +343,6 @@ def _value(trial: Any, name: str, values: Range | Sequence[Any]) -> Any:
     return value if isinstance(values, Range) else values[value]
 
 
-def _format(options: Mapping[str, Any]) -> str:
-    return ", ".join(
-        f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}"
-        for name, value in options.items()
-    )
+def format_value(value: Any) -> str:
+    """Formats the value of an option that was searched."""
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

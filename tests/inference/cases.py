@@ -83,3 +83,23 @@ def language(mechanism: str = "aaren") -> Language:
 def take(state: Any, rows: int | slice) -> Any:
     """Some rows of a state."""
     return jax.tree.map(lambda leaf: np.asarray(leaf)[rows], state)
+
+
+def check_one_program(generate: Any, prompt: Any, graph_mode: bool) -> None:
+    """Checks that new weights, keys, temperatures and stop tokens compile nothing new."""
+    traces = []
+
+    class Traced(Language):
+        def step(self, x: Any, state: Any, *, mask: Any = None) -> tuple[Any, Any]:
+            traces.append(1)
+            return super().step(x, state, mask=mask)
+
+    def run(seed: int) -> None:
+        options = {"key": jax.random.key(seed), "temperature": seed, "stop": seed}
+        generate(Traced(seed=seed), prompt, 4, **options)
+
+    with nnx.set_graph_mode(graph_mode):
+        run(0)
+        once = len(traces)
+        run(1), run(2)
+    assert len(traces) == once > 0

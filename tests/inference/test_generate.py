@@ -4,11 +4,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import nnx
 
 from flax_linattn import inference
 from tests.contract.tolerances import assert_close, assert_same_bits
-from tests.inference.cases import STREAMING, Language, backbone, language, take
+from tests.inference.cases import STREAMING, Language, backbone, check_one_program, language, take
 from tests.nn.cases import LAYOUTS, call
 
 PROMPT = jnp.array([[3, 1, 4, 1], [2, 7, 1, 8], [5, 5, 0, 9], [6, 2, 6, 0]])
@@ -110,22 +109,7 @@ def test_rows_stop_by_themselves_and_the_loop_with_the_last():
 
 @graph_modes
 def test_one_program_for_new_weights_keys_and_temperatures(graph_mode):
-    traces = []
-
-    class Traced(Language):
-        def step(self, x, state, *, mask=None):
-            traces.append(1)
-            return super().step(x, state, mask=mask)
-
-    def run(seed):
-        options = {"key": jax.random.key(seed), "temperature": seed, "stop": seed}
-        return inference.generate(Traced(seed=seed), PROMPT, 4, **options)
-
-    with nnx.set_graph_mode(graph_mode):
-        run(0)
-        once = len(traces)
-        run(1), run(2)
-    assert len(traces) == once
+    check_one_program(inference.generate, PROMPT, graph_mode)
 
 
 @pytest.mark.parametrize("mechanism", ["aaren", "softmax"])

@@ -7,13 +7,22 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import nnx
 
-from flax_linattn import inference, models
+from flax_linattn import inference
 from flax_linattn.checks import OptionError
 from tests.inference.cases import CHANNELS, classifier
+from tests.inference.exported_cases import (
+    CONSTANT,
+    FUNCTIONS,
+    LANGUAGE,
+    QUICK,
+    Step,
+    language_model,
+    observations,
+    stepped,
+    tokens,
+)
 from tests.inference.test_bundle import CHANNEL_TASK
-from tests.inference.test_c_step import CONSTANT, FUNCTIONS, LANGUAGE, QUICK, Step, observations
 
 pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -49,18 +58,9 @@ def test_onnx_is_the_model(mechanism: str, tmp_path: Path) -> None:
         np.testing.assert_array_equal(leaf, end[name])
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        pytest.param(options, id=name, marks=() if "gates" in name else pytest.mark.slow)
-        for name, options in LANGUAGE.items()
-    ],
-)
+@pytest.mark.parametrize("options", LANGUAGE)
 def test_onnx_reads_tokens(options: Any, tmp_path: Path) -> None:
-    model = models.LanguageModel(31, features=16, num_layers=2, num_heads=4, rngs=nnx.Rngs(0),
-                                 **options)  # fmt: skip
-    model.eval()
-    x = np.random.default_rng(0).integers(0, 31, 50, np.int32)
+    model, x = language_model(options), tokens()
     inference.export_onnx(tmp_path / "model.onnx", model, jnp.ones((1,), jnp.int32))
     own = np.asarray(inference.unroll(model, x[None])[0])
     y, _ = step(load(tmp_path / "model.onnx"), x, {})
@@ -71,12 +71,8 @@ def test_onnx_reads_tokens(options: Any, tmp_path: Path) -> None:
 def test_operations(name: str, tmp_path: Path) -> None:
     model, x = Step(FUNCTIONS[name]), observations(20)
     inference.export_onnx(tmp_path / "model.onnx", model, jnp.ones((1, CHANNELS)))
-    state, own = model.init_state(1), []
-    for row in x:
-        y, state = model.step(jnp.asarray(row[None]), state)
-        own.append(np.asarray(y)[0])
     y, _ = step(load(tmp_path / "model.onnx"), x, {})
-    np.testing.assert_allclose(y, np.asarray(own), rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(y, stepped(model, x), rtol=1e-6, atol=1e-6)
 
 
 def test_the_signature_is_part_of_the_file(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 import itertools
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -10,7 +9,7 @@ from flax import nnx
 
 from flax_linattn import inference, models
 from tests.contract.tolerances import assert_close
-from tests.inference.cases import STREAMING, TOKENS, Language, language
+from tests.inference.cases import STREAMING, TOKENS, Language, check_one_program, language
 from tests.inference.test_generate import KEY, PROMPT, graph_modes
 
 SAMPLED = {"key": KEY, "temperature": 1.5, "top_k": 9, "top_p": 0.95, "min_p": 0.01}
@@ -60,22 +59,10 @@ def test_a_cache_has_an_end():
 
 @graph_modes
 def test_one_program_for_all_streams(graph_mode):
-    traces = []
+    def generate(*args, **options):
+        return list(inference.generate_tokens(*args, **options))
 
-    class Traced(Language):
-        def step(self, x, state, *, mask=None):
-            traces.append(1)
-            return super().step(x, state, mask=mask)
-
-    def run(seed):
-        options = {"key": jax.random.key(seed), "temperature": seed, "stop": seed}
-        return list(inference.generate_tokens(Traced(seed=seed), PROMPT, 4, **options))
-
-    with nnx.set_graph_mode(graph_mode):
-        run(0)
-        once = len(traces)
-        run(1), run(2)
-    assert len(traces) == once
+    check_one_program(generate, PROMPT, graph_mode)
 
 
 class Learned(Language):

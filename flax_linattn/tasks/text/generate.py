@@ -22,7 +22,7 @@ from flax_linattn.typing import State
 CHUNK = 512
 """Number of tokens of a prompt that are processed at once."""
 PADDING = 64
-"""Prompts are padded to multiples of this number, so that few lengths are compiled."""
+"""Texts are padded to multiples of this number, so that few lengths are compiled."""
 
 
 class PromptState(NamedTuple):
@@ -340,8 +340,13 @@ def _sampling(seed: int, temperature: float, options: dict[str, Any]) -> dict[st
     return {"key": jax.random.key(seed), "temperature": temperature, **options}
 
 
+def padded_length(length: int) -> int:
+    """The next multiple of ``PADDING``."""
+    return -(-length // PADDING) * PADDING
+
+
 def _pad(rows: Sequence[NDArray[np.int32]]) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
     """Pads rows at the end to a common length, a multiple of ``PADDING``; returns their mask."""
-    length = -(-max(map(len, rows)) // PADDING) * PADDING
+    length = padded_length(max(map(len, rows)))
     padded = np.stack([np.pad(row, (0, length - len(row))) for row in rows])
     return padded, np.arange(length) < np.array([len(row) for row in rows])[:, None]

@@ -14,10 +14,7 @@ from flax_linattn.data.texts import TokenWindows
 from flax_linattn.tasks.run import load_run
 from flax_linattn.tasks.spec import Run
 from flax_linattn.tasks.text.evaluate import carries_state, score_carried, score_windows
-from flax_linattn.tasks.text.generate import TextGenerator
-
-PADDING = 64
-"""Texts are padded to multiples of this number of tokens, so that few lengths are compiled."""
+from flax_linattn.tasks.text.generate import TextGenerator, padded_length
 
 
 def harness_model(run: Run | str | Path) -> Any:
@@ -90,7 +87,7 @@ def score_text(run: Run, text: str) -> float:
 
 def _windows(run: Run, tokens: NDArray[np.int32]) -> TokenWindows:
     """One window of all tokens, or windows as long as the learned positions."""
-    length = -(-(len(tokens) - 1) // PADDING) * PADDING
+    length = padded_length(len(tokens) - 1)
     length = min(length, run.model.num_positions or length)
     return TokenWindows(tokens, 1, length=length, begin=None, seed=None)
 

@@ -73,8 +73,7 @@ class TextTask(Task[TextConfig, Corpus, TextSpec]):
                 ("test", data.test),
             )
         )
-        kind = "bytes" if data.tokenizer.kind == "bytes" else data.tokenizer.kind
-        notes = list(data.notes)
+        tokenizer, notes = data.tokenizer, list(data.notes)
         for name, part, limit in (
             ("validation", data.validation, config.data.validation_tokens),
             ("test", data.test, config.data.test_tokens),
@@ -83,7 +82,8 @@ class TextTask(Task[TextConfig, Corpus, TextSpec]):
                 used = f"the first {format_count(limit, 'token')} of {len(part):,}"
                 notes.append(f"the {name} text is cut: {used} are used")
         return DataSummary(
-            f"{data.name}: {sizes} tokens ({kind}, vocabulary of {data.tokenizer.num_tokens:,})",
+            f"{data.name}: {sizes} tokens ({tokenizer.kind}, vocabulary of "
+            f"{tokenizer.num_tokens:,})",
             notes,
         )
 
