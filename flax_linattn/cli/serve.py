@@ -19,7 +19,7 @@ from flax_linattn.tasks.export import export_run
 from flax_linattn.tasks.run import read_task
 
 MISSING = "serving needs the extra serve: pip install 'flax-linattn[serve]'."
-for module in ("prometheus_client", "starlette", "uvicorn", "websockets"):
+for module in ("limits", "msgpack", "prometheus_client", "starlette", "uvicorn", "websockets"):
     import_extra(module, MISSING)
 
 import uvicorn  # noqa: E402

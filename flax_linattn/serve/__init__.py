@@ -4,9 +4,10 @@
 sessions on the server, which survive a kill. ``flax-linattn serve`` runs it.
 """
 
-from flax_linattn.serve.app import Limits, make_app
+from flax_linattn.serve.app import make_app
 from flax_linattn.serve.batcher import Batcher, OverloadError
 from flax_linattn.serve.seal import Sealer, SealError
+from flax_linattn.serve.server import Limits
 from flax_linattn.serve.sessions import SessionStore
 
 __all__ = [

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from flax_linattn.serve.messages import MEDIA_TYPES
+
 
 def describe_api(signature: Mapping[str, Any]) -> dict[str, Any]:
     """Makes the OpenAPI 3.1 description of a server of a bundle.
@@ -28,6 +30,18 @@ def describe_api(signature: Mapping[str, Any]) -> dict[str, Any]:
         },
     }
     state = {"type": "string", "description": "Sealed state, from an earlier answer."}
+    generation = {
+        **given,
+        "prompt": {"type": "string", "description": "Text, for a model of bytes."},
+        "max_tokens": {"type": "integer", "default": 100},
+        "temperature": {
+            "type": "number", "default": 1, "description": "0 selects the most likely token."
+        },
+        "top_k": {"type": "integer"},
+        "top_p": {"type": "number", "default": 1},
+        "min_p": {"type": "number", "default": 0},
+        "seed": {"type": "integer", "default": 0},
+    }  # fmt: skip
     answer = {
         "predictions": {"type": "array", "items": {"type": "object"}},
         "steps": {"type": "integer"},
@@ -44,6 +58,9 @@ def describe_api(signature: Mapping[str, Any]) -> dict[str, Any]:
                     {**given, "state": state},
                     {**answer, "state": state},
                 )
+            },
+            "/v1/generate": {
+                "post": _generation({**generation, "state": state}),
             },
             "/v1/sessions": {
                 "post": _call(
@@ -65,6 +82,7 @@ def describe_api(signature: Mapping[str, Any]) -> dict[str, Any]:
                 "parameters": [name],
                 "post": _call("Step a session on the server", given, answer),
             },
+            f"{session}/generate": {"parameters": [name], "post": _generation(generation)},
         },
     }
 
@@ -88,11 +106,22 @@ def _call(
     responses: dict[str, Any] = {
         status: {"description": "Done", "content": _json(answer)},
         "400": {"description": "The request, the state or an observation is invalid"},
+        "429": {"description": "Too many observations per second; try again later"},
         "503": {"description": "Busy; try again later"},
     }
     body = {} if given is None else {"requestBody": {"content": _json(given)}}
     return {"summary": summary, **body, "responses": responses}
 
 
+def _generation(given: Mapping[str, Any]) -> dict[str, Any]:
+    """A call whose answer is a stream of events."""
+    call = _call("Sample tokens of a model that predicts tokens", given, {})
+    events = "Events with token and, for bytes, text; the event end has finish_reason and the state"
+    content = {"text/event-stream": {"schema": {"type": "string"}}}
+    call["responses"]["200"] = {"description": events, "content": content}
+    return call
+
+
 def _json(properties: Mapping[str, Any]) -> dict[str, Any]:
-    return {"application/json": {"schema": {"type": "object", "properties": dict(properties)}}}
+    schema = {"schema": {"type": "object", "properties": dict(properties)}}
+    return dict.fromkeys(MEDIA_TYPES.values(), schema)

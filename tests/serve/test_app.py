@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import jax.numpy as jnp
+import msgpack
 import numpy as np
 import pytest
 
@@ -25,6 +26,7 @@ from starlette.websockets import WebSocketDisconnect
 from flax_linattn import inference
 from flax_linattn.inference.linattn_runtime import Bundle, BundleError
 from flax_linattn.serve import Batcher, Limits, OverloadError, Sealer, SessionStore, make_app
+from flax_linattn.serve.messages import decode_state, encode
 from flax_linattn.serve.seal import SealError
 from tests.inference.cases import CHANNELS, classifier
 
@@ -133,8 +135,8 @@ def test_a_websocket_is_a_stream(client: Any, predicted: Any) -> None:
             assert close(socket.receive_json()["predictions"][0], predicted[place])
             socket.send_json({"observation": [1, 2]})
             assert "expected finite numbers" in socket.receive_json()["error"]
-            socket.send_bytes(b"\xff")
-            assert "invalid JSON" in socket.receive_json()["error"]
+            socket.send_bytes(b"\xc1")
+            assert b"invalid MessagePack" in socket.receive_bytes()
         socket.send_json({"observation": ROWS[5], "seal": True})
         state = socket.receive_json()["state"]
     name = ok(client.post("/v1/sessions", json={"state": state}), 201)["session"]
@@ -142,6 +144,45 @@ def test_a_websocket_is_a_stream(client: Any, predicted: Any) -> None:
         socket.send_json({"observation": ROWS[6]})
         answer = socket.receive_json()
     assert answer["steps"] == 7 and close(answer["predictions"][0], predicted[6])
+
+
+def test_messagepack_has_the_same_names(client: Any, predicted: Any) -> None:
+    """In HTTP by the media type, in a WebSocket by the kind of frame; states are bytes."""
+    kind = {"Content-Type": "application/msgpack"}
+    state = None
+    for place, row in enumerate(ROWS[:5]):
+        request = msgpack.packb({"observation": row, "state": state})
+        answer = client.post("/v1/step", content=request, headers=kind)
+        assert answer.status_code == 200 and answer.headers["Content-Type"] == kind["Content-Type"]
+        values = msgpack.unpackb(answer.content)
+        state = values["state"]
+        assert close(values["predictions"][0], predicted[place]) and isinstance(state, bytes)
+    text = encode({"observation": ROWS[5], "state": state})  # as JSON
+    assert close(ok(client.post("/v1/step", content=text))["predictions"][0], predicted[5])
+    with client.websocket_connect("/v1/stream") as socket:
+        socket.send_bytes(msgpack.packb({"observation": ROWS[5], "state": state, "seal": True}))
+        answer = msgpack.unpackb(socket.receive_bytes())
+        assert close(answer["predictions"][0], predicted[5]) and len(answer["state"]) == len(state)
+    for content in (b"\xc1", b"\x91" * 2000, b"\xdd\xff\xff\xff\xff", b"\x81\xa1\xff\x01", b"\x01"):
+        answer = client.post("/v1/step", content=content, headers=kind)
+        assert "expected a MessagePack object" in ok(answer, 400)["error"]
+    for values in ({"observation": msgpack.Timestamp(0)}, {b"\xff": 1}, {"observation": b"abc"}):
+        answer = client.post("/v1/step", content=msgpack.packb(values), headers=kind)
+        assert ok(answer, 400)["error"]
+
+
+def test_rates_are_limited(bundle: Bundle) -> None:
+    """By the address of the client, and by observations rather than requests."""
+    with TestClient(make_app(bundle, limits=Limits(max_rows=1, max_rate=20))) as client:
+        ok(client.post("/v1/step", json={"observations": ROWS[:15]}))
+        refused = client.post("/v1/step", json={"observations": ROWS[:15]})
+        assert "at most 20 observations per second" in ok(refused, 429)["error"]
+        assert refused.headers["Retry-After"] == "1"
+        with client.websocket_connect("/v1/stream") as socket:
+            socket.send_json({"observations": ROWS[:15]})
+            assert "at most 20 observations per second" in socket.receive_json()["error"]
+            socket.send_json({"observation": ROWS[0]})
+            assert socket.receive_json()["steps"] == 1
 
 
 @pytest.mark.parametrize(
@@ -177,21 +218,23 @@ def test_bad_requests(client: Any, content: bytes, status: int, message: str) ->
     assert message in answer.get("error", "")
 
 
+LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
+
+
 @settings(max_examples=100)
 @given(st.integers(0, 2**32), st.integers(1, 63), st.booleans())
 def test_a_changed_state_is_refused(client: Any, seed: int, change: int, cut: bool) -> None:
-    letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
     state = sealed_state(client)
     at = random.Random(seed).randrange(len(state))
-    letter = letters[(letters.index(state[at]) + change) % 64]
+    letter = LETTERS[(LETTERS.index(state[at]) + change) % 64]
     changed = state[:at] + ("" if cut else letter + state[at + 1 :])
     try:
-        content = Sealer(SECRET).open(changed)
+        content = Sealer(SECRET).open(decode_state(changed))
     except SealError:
         answer = ok(client.post("/v1/step", json={"observation": ROWS[0], "state": changed}), 400)
         assert "was not sealed by this server, or was changed" in answer["error"]
     else:  # the last letter has bits that are no part of a byte
-        assert at == len(state) - 1 and content == Sealer(SECRET).open(state)
+        assert at == len(state) - 1 and content == Sealer(SECRET).open(decode_state(state))
 
 
 def sealed_state(client: Any) -> str:
@@ -202,7 +245,7 @@ def sealed_state(client: Any) -> str:
 
 def test_states_of_others(client: Any, bundle: Bundle, monkeypatch: Any) -> None:
     """Of another key, another bundle, and of long ago."""
-    state = sealed_state(client)
+    state = decode_state(sealed_state(client))
     with pytest.raises(SealError, match="was not sealed by this server"):
         Sealer().open(state)
     old = Sealer(SECRET, max_age=60.0)
@@ -212,8 +255,8 @@ def test_states_of_others(client: Any, bundle: Bundle, monkeypatch: Any) -> None
     with pytest.raises(SealError, match=r"is 9\d seconds old, and this server accepts at most 60"):
         old.open(state)
     other = bundle.session().to_bytes().replace(bundle.fingerprint.encode(), b"0" * 64)
-    request = {"observation": ROWS[0], "state": Sealer(SECRET).seal(other)}
-    assert "belongs to another bundle" in ok(client.post("/v1/step", json=request), 400)["error"]
+    content = encode({"observation": ROWS[0], "state": Sealer(SECRET).seal(other)})
+    assert "belongs to another bundle" in ok(client.post("/v1/step", content=content), 400)["error"]
     with pytest.raises(ValueError, match="a secret of at least 16 bytes, got 3"):
         Sealer(b"abc")
 

@@ -1,0 +1,259 @@
+"""``Server``: steps the sessions of all clients together, within limits."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import itertools
+import secrets
+import weakref
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from limits import RateLimitItemPerSecond
+from limits.aio.storage import MemoryStorage
+from limits.aio.strategies import SlidingWindowCounterRateLimiter
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from flax_linattn.checks import check_integers, check_positive, quote
+from flax_linattn.inference.linattn_runtime import Bundle, Session
+from flax_linattn.serve.batcher import Batcher, OverloadError
+from flax_linattn.serve.messages import RequestError, decode_state, get_observations
+from flax_linattn.serve.seal import Sealer
+from flax_linattn.serve.sessions import SessionStore
+
+Item = tuple[np.ndarray, dict[str, np.ndarray]]
+"""Observations and states of the rows of one session."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Limits:
+    """Limits on requests, rows and sessions.
+
+    Attributes:
+        max_rows: Maximum number of rows that one call of the model steps together.
+        max_waiting: Maximum number of observations that wait, and of requests to sessions on the
+            server; further ones are refused with the status 503.
+        max_connections: Maximum number of WebSocket connections; further ones are closed with the
+            code 1013.
+        max_observations: Maximum number of observations of a request, and of tokens that a request
+            generates.
+        max_rate: Maximum number of observations per second of a client's address; further ones
+            are refused with the status 429. Default: unlimited.
+        max_request_bytes: Maximum size of a request in bytes, including its state.
+        max_sessions: Maximum number of sessions on the server.
+        idle_seconds: Seconds without a request after which a session may be removed, once the
+            server has the maximum number of sessions.
+    """
+
+    max_rows: int = 64
+    max_waiting: int = 4096
+    max_connections: int = 1000
+    max_observations: int = 1000
+    max_rate: int | None = None
+    max_request_bytes: int = 2**22
+    max_sessions: int = 100_000
+    idle_seconds: float = 7 * 86400.0
+
+    def __post_init__(self) -> None:
+        check_integers(1, 2**16, max_rows=self.max_rows)
+        check_integers(1, max_waiting=self.max_waiting, max_observations=self.max_observations)
+        check_integers(1, max_sessions=self.max_sessions, max_connections=self.max_connections)
+        check_integers(1, max_rate=self.max_rate)
+        check_integers(2**10, max_request_bytes=self.max_request_bytes)
+        check_positive(idle_seconds=self.idle_seconds)
+
+
+class Server:
+    """Steps sessions of a bundle: their bytes and observations in, predictions and bytes out.
+
+    Args:
+        bundle: The bundle, which describes raw observations.
+        sealer: Seals the states that clients hold.
+        store: Stores sessions on the server.
+        limits: The limits.
+    """
+
+    def __init__(self, bundle: Bundle, sealer: Sealer, store: SessionStore, limits: Limits) -> None:
+        self.bundle, self.sealer, self.store, self.limits = bundle, sealer, store, limits
+        rows = len(next(iter(bundle.session().state.values())))
+        observation = bundle.signature["observation"]
+        self._zeros = np.zeros((rows, *observation["shape"]), observation["dtype"])
+        num_sessions = max(limits.max_rows // rows, 1)
+        self._sizes = [rows * 4**n for n in range(-(-(num_sessions - 1).bit_length() // 2) + 1)]
+        """Numbers of rows of the compiled steps, enough for ``num_sessions``."""
+        self.steps = Batcher(self._step_rows, num_sessions, limits.max_waiting)
+        self.writes = Batcher(self._write, limits.max_waiting, limits.max_waiting)
+        self._rates = SlidingWindowCounterRateLimiter(MemoryStorage())
+        self.is_ready = False
+        self.num_connections = self._num_requests = self._num_begins = 0
+        self._locks: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
+        self.registry = CollectorRegistry()
+        self.observations = Counter(
+            "linattn_observations", "Observations that were processed", registry=self.registry
+        )
+        self.errors = Counter(
+            "linattn_errors", "Requests that were refused", ["status"], registry=self.registry
+        )
+        self.batch_rows = Histogram(
+            "linattn_batch_rows", "Rows of a call of the model", registry=self.registry,
+            buckets=[2**n for n in range(limits.max_rows.bit_length() + 1)],
+        )  # fmt: skip
+        waiting = Gauge("linattn_waiting", "Observations that wait", registry=self.registry)
+        waiting.set_function(lambda: self.steps.num_waiting)
+        sessions = Gauge("linattn_sessions", "Sessions on the server", registry=self.registry)
+        sessions.set_function(store.count)
+
+    def warm_up(self) -> None:
+        """Compiles the step for every number of rows that is used."""
+        for size in self._sizes:
+            self._call([(self._zeros, self.bundle.session().state)], size)
+
+    def _step_rows(self, items: Sequence[Item]) -> list[Any]:
+        """Steps the rows of several sessions in one call, padded to a compiled number of rows."""
+        rows = sum(len(x) for x, _ in items)
+        self.batch_rows.observe(rows)
+        return self._call(items, next(size for size in self._sizes if size >= rows))
+
+    def _call(self, items: Sequence[Item], size: int) -> list[Any]:
+        lengths = [len(x) for x, _ in items]
+        missing = size - sum(lengths)
+
+        def join(arrays: list[np.ndarray]) -> np.ndarray:
+            joined = np.concatenate(arrays)
+            return np.pad(joined, [(0, missing), *[(0, 0)] * (joined.ndim - 1)])
+
+        x = join([x for x, _ in items])
+        state = {name: join([own[name] for _, own in items]) for name in items[0][1]}
+        y, state = self.bundle.step(x, state, np.arange(size) < size - missing)
+        y, state = np.asarray(y), {name: np.asarray(value) for name, value in state.items()}
+        ends = np.cumsum([0, *lengths])
+        return [
+            (y[a:b], {name: value[a:b] for name, value in state.items()})
+            for a, b in itertools.pairwise(ends.tolist())
+        ]
+
+    def _write(self, sessions: Sequence[tuple[str, bytes | None]]) -> list[None]:
+        self.store.write(sessions)
+        return [None] * len(sessions)
+
+    async def advance(self, session: Session, request: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """Processes the observations of a request; returns their predictions.
+
+        Raises:
+            RequestError: If the request is invalid, or the session has another number of steps.
+            BundleError: If an observation is invalid.
+            OverloadError: If too many observations wait.
+        """
+        expected = request.get("steps")
+        if expected is not None and expected != session.num_steps:
+            raise RequestError(
+                f"expected a session of {quote(expected)} observations (steps), got one of "
+                f"{session.num_steps}; an earlier request may have been processed.",
+                409,
+            )
+        observations = get_observations(request, self.limits.max_observations)
+        return [await self.step(session, *each) for each in observations]
+
+    async def step(self, session: Session, observation: Any, time: Any = None) -> dict[str, Any]:
+        """Processes one observation, in one call with observations of other sessions."""
+        x, state, columns = session.prepare(observation, time)
+        y, state = await self.steps.add((x, state))
+        prediction = session.finish(columns, y, state)
+        self.observations.inc()
+        return prediction
+
+    async def admit(self, address: str, count: int) -> None:
+        """Counts observations of a client's address.
+
+        Raises:
+            RequestError: If there are too many in the last second.
+        """
+        rate = self.limits.max_rate
+        if rate is None:
+            return
+        if not await self._rates.hit(RateLimitItemPerSecond(rate), address, cost=count):
+            raise RequestError(
+                f"expected at most {rate:,} observations per second, got more; send fewer in a "
+                "request, or try again later.",
+                429,
+            )
+
+    def open(self, content: bytes | None) -> Session:
+        """Returns a session from its bytes; None begins one."""
+        session = self.bundle.session()
+        if content is not None:
+            session.from_bytes(content)
+        return session
+
+    def unseal(self, sealed: Any) -> Session:
+        """Returns a session from its sealed state; None begins one."""
+        return self.open(None if sealed is None else self.sealer.open(decode_state(sealed)))
+
+    async def step_sealed(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """Steps the session of a sealed state; returns predictions and the new state."""
+        session = self.unseal(request.get("state"))
+        predictions = await self.advance(session, request)
+        state = self.sealer.seal(session.to_bytes())
+        return {"predictions": predictions, "steps": session.num_steps, "state": state}
+
+    async def step_session(self, name: str, request: Mapping[str, Any]) -> dict[str, Any]:
+        """Steps a session on the server, which is on the disk before the answer."""
+        async with self.turn(name):
+            session = self.open(await self.read(name))
+            predictions = await self.advance(session, request)
+            await self.writes.add((name, session.to_bytes()))
+        return {"predictions": predictions, "steps": session.num_steps}
+
+    @contextlib.asynccontextmanager
+    async def turn(self, name: str) -> AsyncIterator[None]:
+        """A request's turn at a session: its requests are processed one after another."""
+        if self._num_requests >= self.limits.max_waiting:
+            raise OverloadError
+        self._num_requests += 1
+        try:
+            async with self._locks.setdefault(name, asyncio.Lock()):
+                yield
+        finally:
+            self._num_requests -= 1
+
+    async def read(self, name: str) -> bytes:
+        """Bytes of a session on the server."""
+        # In a thread, as the store is locked while it syncs the disk.
+        content = await asyncio.to_thread(self.store.read, name)
+        if content is None:
+            raise RequestError(f"there is no session {quote(name)}; begin one.", 404)
+        return content
+
+    async def begin(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """Begins a session: a new one, one from a sealed state, or a fork of another one."""
+        if "state" in request and "fork" in request:
+            raise RequestError("expected state or fork, got both.")
+        self._num_begins += 1
+        try:
+            if not await asyncio.to_thread(self._has_room, self._num_begins):
+                raise OverloadError("the server has no room for further sessions.")
+            if "fork" in request:
+                session = self.open(await self.read(str(request["fork"])))
+            else:
+                session = self.unseal(request.get("state"))
+            name = secrets.token_urlsafe(16)
+            await self.writes.add((name, session.to_bytes()))
+        finally:
+            self._num_begins -= 1
+        return {"session": name, "steps": session.num_steps}
+
+    def _has_room(self, num_sessions: int) -> bool:
+        """Whether further sessions may begin; idle ones are removed if there are too many."""
+        limit = self.limits.max_sessions - num_sessions
+        if self.store.count() > limit:
+            self.store.remove_idle(self.limits.idle_seconds)
+        return self.store.count() <= limit
+
+    async def remove(self, name: str) -> None:
+        """Removes a session from the disk, after the requests that step it."""
+        async with self.turn(name):
+            await self.read(name)
+            await self.writes.add((name, None))
