@@ -312,7 +312,7 @@ class Session:
 
 def _values(names: Sequence[str], observation: Any) -> list[float | None]:
     """Values in the order of the channels; None is missing."""
-    given = None if isinstance(observation, bytes) else observation
+    given = [] if isinstance(observation, bytes) else observation
     if isinstance(given, Mapping):
         if unknown := [str(name) for name in given if name not in names]:
             raise BundleError(

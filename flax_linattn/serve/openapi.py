@@ -16,7 +16,7 @@ def describe_api(signature: Mapping[str, Any]) -> dict[str, Any]:
 
     Example:
         >>> sorted(describe_api({"task": {"name": "classify", "inputs": []}})["paths"])[:2]
-        ['/v1/sessions', '/v1/sessions/{session}']
+        ['/v1/generate', '/v1/sessions']
     """
     observation = {"description": _observation(signature["task"]["inputs"])}
     given = {
