@@ -1,4 +1,4 @@
-"""The ASGI application: states of clients, sessions, health and metrics."""
+"""The ASGI application of a bundle: states of clients, sessions, health and metrics."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ class Limits:
     Attributes:
         max_rows: Maximum number of rows that one call of the model steps together.
         max_waiting: Maximum number of observations that wait, and of requests to sessions on the
-            server; further ones are refused with the status 503.
-        max_connections: Maximum number of WebSocket connections; further ones are closed with the
-            code 1013.
+            server; further requests are refused with the status 503.
+        max_connections: Maximum number of WebSocket connections; further connections are closed
+            with the code 1013.
         max_observations: Maximum number of observations of a request.
         max_request_bytes: Maximum size of a request in bytes, including its state.
         max_sessions: Maximum number of sessions on the server.
@@ -77,7 +77,7 @@ class RequestError(ValueError):
 
 
 class Server:
-    """Steps sessions of a bundle: their bytes and observations in, predictions and bytes out.
+    """Processes the observations of sessions of a bundle, in batches over all clients.
 
     Args:
         bundle: The bundle, which describes raw observations.
@@ -116,7 +116,7 @@ class Server:
         sessions.set_function(store.count)
 
     def warm_up(self) -> None:
-        """Compiles the step for every number of rows that is used."""
+        """Compiles the step for each batch size in use."""
         for size in self._sizes:
             self._call([(self._zeros, self.bundle.session().state)], size)
 
@@ -149,7 +149,7 @@ class Server:
         return [None] * len(sessions)
 
     async def advance(self, session: Session, request: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """Processes the observations of a request; returns their predictions.
+        """Processes the observations of a request, and returns their predictions.
 
         Raises:
             RequestError: If the request is invalid, or the session has another number of steps.
@@ -172,14 +172,14 @@ class Server:
         return predictions
 
     def open(self, content: bytes | None) -> Session:
-        """Returns a session from its bytes; None begins one."""
+        """Returns a session from its bytes; None begins a new session."""
         session = self.bundle.session()
         if content is not None:
             session.from_bytes(content)
         return session
 
     def unseal(self, sealed: Any) -> Session:
-        """Returns a session from its sealed state; None begins one."""
+        """Returns a session from its sealed state; None begins a new session."""
         if sealed is not None and not isinstance(sealed, str):
             raise RequestError("expected state as text, from an earlier answer, or none.")
         return self.open(None if sealed is None else self.sealer.open(sealed))
@@ -192,7 +192,7 @@ class Server:
         return {"predictions": predictions, "steps": session.num_steps, "state": state}
 
     async def step_session(self, name: str, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Steps a session on the server, which is on the disk before the answer."""
+        """Steps a session on the server, and syncs it to the disk before the response."""
         async with self._turn(name):
             session = self.open(await self.read(name))
             predictions = await self.advance(session, request)
@@ -201,7 +201,7 @@ class Server:
 
     @contextlib.asynccontextmanager
     async def _turn(self, name: str) -> AsyncIterator[None]:
-        """A request's turn at a session: its requests are processed one after another."""
+        """Locks a session, so that its requests are processed one after another."""
         if self._num_requests >= self.limits.max_waiting:
             raise OverloadError
         self._num_requests += 1
@@ -213,14 +213,14 @@ class Server:
 
     async def read(self, name: str) -> bytes:
         """Bytes of a session on the server."""
-        # In a thread, as the store is locked while it syncs the disk.
+        # In a thread, because the store is locked while it syncs to the disk.
         content = await asyncio.to_thread(self.store.read, name)
         if content is None:
             raise RequestError(f"there is no session {quote(name)}; begin one.", 404)
         return content
 
     async def begin(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Begins a session: a new one, one from a sealed state, or a fork of another one."""
+        """Begins a new session, a session from a sealed state, or a fork of another session."""
         if "state" in request and "fork" in request:
             raise RequestError("expected state or fork, got both.")
         self._num_begins += 1
@@ -238,7 +238,7 @@ class Server:
         return {"session": name, "steps": session.num_steps}
 
     def _has_room(self, num_sessions: int) -> bool:
-        """Whether further sessions may begin; idle ones are removed if there are too many."""
+        """Whether further sessions may begin; removes idle sessions if there are too many."""
         limit = self.limits.max_sessions - num_sessions
         if self.store.count() > limit:
             self.store.remove_idle(self.limits.idle_seconds)
@@ -282,7 +282,7 @@ def make_app(
     @contextlib.asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         server.warm_up()
-        async with server.writes, server.steps:  # what is stepped last is written, too
+        async with server.writes, server.steps:  # sessions of the last steps are still written
             server.is_ready = True
             yield
             server.is_ready = False
@@ -401,14 +401,14 @@ class _Authorize:
         self._app, self._expected = app, None if token is None else f"Bearer {token}".encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Passes a request on if it may be served."""
+        """Passes the request to the application, or refuses it."""
         headers = dict(scope.get("headers", []))
         origin = headers.get(b"origin")
         is_open = scope["type"] == "lifespan" or scope["path"] in ("/", "/healthz", "/readyz")
         given, error = headers.get(b"authorization", b""), ""
         status, own = 401, {"WWW-Authenticate": "Bearer"}
         if origin is not None and origin.partition(b"://")[2] != headers.get(b"host"):
-            # A browser sends a request of any page, even to the loopback.
+            # A browser sends requests of any page, even to the loopback address.
             error, status, own = "requests of pages of other sites are refused.", 403, {}
         elif not (is_open or self._expected is None or compare_digest(given, self._expected)):
             error = "expected the header Authorization: Bearer TOKEN."
@@ -436,7 +436,7 @@ _BEGIN = ("state", "fork")
 
 
 def _parse(content: bytes, names: Sequence[str]) -> dict[str, Any]:
-    """A JSON object with known names."""
+    """Parses a JSON object, and checks its names."""
     try:
         values = json.loads(content or b"{}")
     except (ValueError, RecursionError) as error:
@@ -451,7 +451,7 @@ def _parse(content: bytes, names: Sequence[str]) -> dict[str, Any]:
 
 
 def _observations(request: Mapping[str, Any], limit: int) -> list[tuple[Any, Any]]:
-    """Observations of a request with their times."""
+    """Returns the observations of a request with their times."""
     if ("observation" in request) == ("observations" in request):
         raise RequestError("expected observation, or a list of observations.")
     many = request.get("observations", [request.get("observation")])
@@ -468,7 +468,7 @@ def _plain(predictions: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _status(error: Exception) -> int:
-    """HTTP status of an error."""
+    """Returns the HTTP status of an error."""
     if isinstance(error, RequestError):
         return error.status
     if isinstance(error, OverloadError):
