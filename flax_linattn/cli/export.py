@@ -18,23 +18,23 @@ from flax_linattn.tasks.run import Checkpoint, read_task
 
 
 @dataclasses.dataclass(frozen=True)
-class BundleOptions:
+class ExportOptions:
     """File, format and parameters of an exported run, and programs of a bundle.
 
     Attributes:
         out: File to write, such as model.linattn, model.h or model.onnx.
-        format: "bundle" for jax; "c" for a header of C99 and "onnx" for ONNX, both for mechanisms
-            whose state has constant size.
+        format: "bundle" for JAX, "c" for a C99 header, or "onnx" for an ONNX file. C and ONNX need
+            a mechanism whose state has constant size.
         runtime: Also copy linattn_runtime.py, the loader of bundles, to this file.
         seed_index: Index of the run in a folder of several seeds, from 0. Default: the run with the
             best validation.
         checkpoint: Parameters to use: "best" (those with the best validation) or "last" (those at
             the end of training).
-        chunk_sizes: Numbers of observations that prefill processes in parallel; each number is a
-            program.
+        chunk_sizes: Numbers of observations that prefill processes in parallel; a bundle has one
+            program for each number.
         platforms: Platforms to compile for: cpu, cuda, rocm, tpu.
-        again: Replace a file that exists, for example to renew the programs of a bundle, which JAX
-            promises to read for six months.
+        again: Replace an existing file, for example to renew a bundle, which JAX guarantees to read
+            for six months.
     """
 
     main_options: ClassVar[tuple[str, ...]] = ("out", "format", "runtime", "again")
@@ -50,13 +50,13 @@ class BundleOptions:
 
 PROG = "flax-linattn export RUN"
 ABOUT = (
-    "Writes a run as a bundle, one file that streams its model with jax, NumPy and flatbuffers "
-    "alone, as C or as ONNX. The options of a stream of the run are options here, too."
+    "Exports a run to one file that streams its model without this library: a bundle for JAX, a C "
+    "header or an ONNX file. The options of 'flax-linattn stream RUN' are options here, too."
 )
 
 
 def export_command(args: Sequence[str]) -> int:
-    """Writes a run as a bundle.
+    """Exports a run to a bundle, a C header or an ONNX file.
 
     Args:
         args: The command line.
@@ -65,21 +65,21 @@ def export_command(args: Sequence[str]) -> int:
         The exit status.
     """
     if flags.asks_help(args, f"expected a run folder, got none; write {PROG} --out FILE."):
-        flags.parse(flags.groups(BundleOptions()), args, PROG, ABOUT)
+        flags.parse(flags.groups(ExportOptions()), args, PROG, ABOUT)
     task = read_task(Path(args[0]))
-    groups = [*flags.groups(BundleOptions()), *flags.groups(task.StreamOptions(), task.name)]
+    groups = [*flags.groups(ExportOptions()), *flags.groups(task.StreamOptions(), task.name)]
     values = flags.parse(groups, args[1:], f"flax-linattn export {args[0]}", ABOUT)
-    options = vars(flags.build(BundleOptions, values))
+    options = vars(flags.build(ExportOptions, values))
     stream: Any = flags.build(task.StreamOptions, values)
     out, runtime = options.pop("out"), options.pop("runtime")
     if out is None:
         raise OptionError("expected a file to write; set out=..., such as model.linattn.", "out")
     if options["format"] != "bundle":
         given = {"runtime": runtime, **options}
-        defaults = BundleOptions()
+        defaults = ExportOptions()
         for name in ("runtime", "chunk_sizes", "platforms"):
             if given[name] != getattr(defaults, name):
-                raise OptionError(f"{name} belongs to a bundle; remove it.", name, "format")
+                raise OptionError(f"{name} is an option of bundles; remove it.", name, "format")
     if runtime is not None:
         if runtime.resolve() == out.resolve():
             raise OptionError("expected different files for out and runtime.", "out", "runtime")

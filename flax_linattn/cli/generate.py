@@ -31,7 +31,7 @@ def generate(
 ) -> None:
     """Continues a prompt with a language model, and prints the text as it is generated.
 
-    Several prompts are continued at once; each is printed as a line of JSON with "prompt" and
+    Several prompts are continued in one batch; each result is a line of JSON with "prompt" and
     "text". Time and memory per token are constant for mechanisms with a state of constant size.
 
     Args:
@@ -55,7 +55,7 @@ def generate(
         save_state: File to write the state after the prompt and the new text to. Any number of
             continuations can start from it without processing the text again.
         max_length: Maximum number of tokens of prompt and new text together, for mechanisms with a
-            cache. Default: as many as are needed.
+            cache. Default: the length of the prompt and ``max_tokens``.
         seed_index: Index of the run in a folder of several seeds, from 0. Default: the run with the
             best validation.
         checkpoint: Parameters to use: "best" (those with the best validation) or "last" (those at

@@ -27,7 +27,7 @@ import uvicorn  # noqa: E402
 from flax_linattn.serve import Limits, Sealer, SessionStore, make_app  # noqa: E402
 
 SECRET, TOKEN = "FLAX_LINATTN_SECRET", "FLAX_LINATTN_TOKEN"
-"""Environment variables of the key that seals states, and of the token of clients."""
+"""Environment variables for the key that seals states and the bearer token of clients."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,13 +37,13 @@ class ServeOptions:
     The environment variable FLAX_LINATTN_SECRET is the key that seals the states of clients:
     servers with the same key accept each other's states. By default it is random, and states end
     with the process. FLAX_LINATTN_TOKEN is a token that clients must send as
-    "Authorization: Bearer TOKEN"; an address other than the loopback needs one.
+    "Authorization: Bearer TOKEN"; any host other than the loopback needs a token.
 
     Attributes:
         host: Address to listen on.
         port: Port to listen on; 0 chooses a free one.
-        sessions: SQLite file that stores the sessions on the server: answered observations survive
-            a kill. Default: sessions end with the process.
+        sessions: SQLite file that stores the sessions on the server, so that answered observations
+            survive a crash. Default: sessions end with the process.
         max_age: Seconds after which a sealed state is refused. Default: states do not expire.
         drain: Seconds to wait for running requests after SIGTERM.
     """
@@ -58,8 +58,8 @@ class ServeOptions:
 
 PROG = "flax-linattn serve RUN_OR_BUNDLE"
 ABOUT = (
-    "Serves predictions after each observation. A client holds its state, sealed, or has a session "
-    "on the server; requests of all clients are stepped together."
+    "Serves predictions after each observation, over HTTP and WebSocket. A client holds its own "
+    "state, sealed, or has a session on the server. The model processes all clients in batches."
 )
 
 
@@ -96,7 +96,7 @@ def serve_command(args: Sequence[str]) -> int:
 
 
 def _export(run_dir: Path, options: Any) -> Bundle:
-    """Makes the bundle of a run."""
+    """Exports a run to a temporary bundle, and loads it."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "model.linattn")
         export_run(run_dir, file, options, chunk_sizes=())
@@ -111,7 +111,7 @@ def _bind(host: str, port: int) -> socket.socket:
     """
     if not os.environ.get(TOKEN) and not _is_loopback(host):
         raise OptionError(
-            f"the address {host} is open to other machines; set {TOKEN} to a token of clients, or "
+            f"the address {host} is open to other machines; set {TOKEN} to a bearer token, or "
             "listen on 127.0.0.1.",
             "host",
         )
@@ -160,7 +160,7 @@ def serve(bundle: Bundle, options: ServeOptions, limits: Limits, listener: socke
         lifespan="on",
         ws_max_size=limits.max_request_bytes,
         timeout_graceful_shutdown=options.drain,
-        # Longer than clients and proxies keep idle connections, or a request may meet its end.
+        # Longer than clients keep idle connections: a request must not meet a closing connection.
         timeout_keep_alive=75,
     )
     _Server(config).run([listener])

@@ -33,8 +33,8 @@ class Files:
             line is printed, so that no answered row is ever lost), "after-output" (one answered
             row may be lost), or "every-N", such as "every-100" (N answered rows may be lost).
         figure: PNG file for a figure of the last outputs (needs matplotlib).
-        accept_partial_line: Accept a last line without a newline. By default such a line is
-            ignored with a note, since it may end in the middle of a number.
+        accept_partial_line: Accept a last line without a newline. By default, an incomplete line is
+            ignored with a note, because it may end in the middle of a number.
     """
 
     main_options: ClassVar[tuple[str, ...]] = ("input", "state", "figure")
@@ -78,13 +78,13 @@ def _say(text: str, *names: str) -> None:
 
 
 def _about(options: Any) -> str:
-    """The format of a task's observations, from the docstring of its options."""
+    """Describes the format of a task's observations, from the docstring of its options."""
     about = flags.docstring(options).partition("Attributes:")[0]
     return " ".join(" ".join(about.splitlines()[1:]).split())
 
 
 def _about_tasks() -> str:
-    """The further options of a stream by the task of its run, a line for each task."""
+    """Lists the stream options of each task, a line for each task."""
     names = list_tasks()
     width = max(map(len, names))
     lines = ["Further options by the task of the run; 'stream RUN --help' explains them:"]
@@ -115,7 +115,7 @@ def show_state(file: Path, /) -> None:
 
 
 def _plain(value: Any) -> str:
-    """A value for a terminal: control characters are escaped, and long values cut."""
+    """Formats a value for a terminal: escapes control characters, and truncates long values."""
     if isinstance(value, str) and value.isprintable() and len(value) < MAX_VALUE_LENGTH:
         return value
     return quote(value, MAX_VALUE_LENGTH)

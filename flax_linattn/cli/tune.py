@@ -30,7 +30,7 @@ from flax_linattn.tasks.options import flat_hints
 from flax_linattn.tasks.tune import format_value
 
 MAX_ROWS = 10
-"""Number of the best trials that are printed."""
+"""Maximum number of trials that are printed, the best trials first."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,12 +38,12 @@ class StudyOptions:
     """Values to search, and the folder of the study.
 
     Attributes:
-        search: Values of options to search, such as learning_rate=1e-4..1e-2:log num_layers=1..4
-            mechanism=aaren,gated_delta: a range, on a logarithmic scale with ":log", or choices.
+        search: Values to search as NAME=VALUES, a range (num_layers=1..4), a range on a logarithmic
+            scale (learning_rate=1e-4..1e-2:log), or choices (mechanism=aaren,gated_delta).
         trials: Number of trials of the study, including earlier commands.
         study: Folder of the study, which continues if it exists. Default: a folder in runs, named
             after the data and the options.
-        prune: Stop trials that are worse than the median of the others after as many steps.
+        prune: Stop trials whose validation is worse than the median of the earlier trials.
         preset: Preset whose options become the defaults; the presets are listed above.
     """
 
@@ -108,26 +108,26 @@ def tune_command(args: Sequence[str]) -> int:
 
 
 def _read_values(text: str, hints: dict[str, Any]) -> tuple[str, Range | list[Any]]:
-    """Name and values of an option to search, such as "num_layers=1..4"."""
+    """Parses the name and the values of an option to search, such as "num_layers=1..4"."""
     name, equals, values = text.partition("=")
     name = name.replace("-", "_")
     if not equals or not values:
         raise OptionError(
-            f"expected NAME=VALUES to search, got {quote(text)}, such as "
-            "learning_rate=1e-4..1e-2:log.",
+            "expected NAME=VALUES to search, such as learning_rate=1e-4..1e-2:log, got "
+            f"{quote(text)}.",
             "search",
         )
     check_choice(hints, option=name)
     if match := re.fullmatch(r"(.+)\.\.(.+?)(:log)?", values):
         low, high = (_read_value(word, name, hints[name]) for word in match.group(1, 2))
         if not all(type(number) in (int, float) for number in (low, high)):
-            raise OptionError(f"{name} takes no numbers; list choices of it.", "search")
+            raise OptionError(f"{name} is not a number; list its values.", "search")
         return name, Range(low, high, log=match[3] is not None)
     return name, [_read_value(word, name, hints[name]) for word in values.split(",")]
 
 
 def _read_value(word: str, name: str, hint: Any) -> Any:
-    """A value of an option; choices of an option with a list of values are one value each."""
+    """Parses a value of an option; for an option that takes a list, each choice is one element."""
     kinds = get_args(hint) or (hint,)
     if word == "None" and type(None) in kinds:
         return None

@@ -37,9 +37,9 @@ from flax_linattn.storage import atomic_write
 from flax_linattn.typing import Array
 
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
-"""Platforms of ``jax.export``."""
+"""Platforms that ``jax.export`` can compile for."""
 READABLE_DAYS = 180
-"""Days for which JAX promises to read an exported program."""
+"""Days for which JAX guarantees that it can read an exported program."""
 
 
 def export(
@@ -62,10 +62,10 @@ def export(
         model: Model that streams.
         observation: Observations of ``model.step``, [B, ...]; only shape and dtype matter.
         max_length: Maximum number of observations, for mechanisms with a cache.
-        chunk_sizes: Numbers of observations that ``prefill`` processes in parallel, a program each;
-            none for models that only step.
+        chunk_sizes: Numbers of observations that ``prefill`` processes in parallel; the bundle has
+            one program for each number. Pass ``()`` for a model that only steps.
         platforms: Platforms to compile for: "cpu", "cuda", "rocm", "tpu".
-        task: JSON values about raw observations and outputs, for ``linattn_runtime.Session``.
+        task: JSON description of raw observations and outputs, for ``linattn_runtime.Session``.
 
     Returns:
         The signature.
@@ -74,7 +74,7 @@ def export(
         ValueError: If the model cannot stream or cannot be exported, its state grows and
             ``max_length`` is missing, an option is out of range, or flatbuffers or safetensors are
             missing (the extra ``export``).
-        TypeError: If ``model`` is not a model.
+        TypeError: If ``model`` is not a :class:`StreamingModel`.
 
     Example:
         >>> import pathlib, tempfile
@@ -181,9 +181,9 @@ def export(
 
 
 def _split(model: Any) -> tuple[dict[str, Array], Any]:
-    """Weights of a model by name, and a function that makes the model from their list.
+    """Returns the weights of a model by name, and a function that makes the model from weights.
 
-    Keys of random numbers, which no step uses, are constants of the programs.
+    Random keys, which no step uses, become constants of the programs.
     """
     graphdef, variables = nnx.split(model)
     paths, tree = jax.tree_util.tree_flatten_with_path(variables)

@@ -1,4 +1,4 @@
-"""Expressions in C of the operations of a step, one element at a time."""
+"""C expressions of the operations of a step, one element at a time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Index = Sequence[str]
 
 TYPES = {"float32": ("float", "f"), "int32": ("int32_t", "i"), "uint32": ("uint32_t", "u")}
 TYPES |= {"bool": ("uint8_t", "i")}
-"""Type in C, and member of a word of the workspace, by dtype."""
+"""C type, and member of the union of a workspace word, by dtype."""
 
 _ELEMENTWISE = {
     "add": "({} + {})",
@@ -62,7 +62,7 @@ _ELEMENTWISE = {
 }
 _INTEGERS = {"abs": "abs({})", "max": "la_imax({}, {})", "min": "la_imin({}, {})"}
 _INTEGERS |= {"rem": "({} % {})", "sign": "(({0} > 0) - ({0} < 0))"}
-# Counters of observations overflow one day: as in JAX, not as signed integers of C, undefined.
+# Counters of observations overflow and wrap in JAX; signed overflow is undefined in C.
 _INTEGERS |= {
     name: f"(({{c_type}})((uint32_t){{}} {sign} (uint32_t){{}}))"
     for name, sign in (("add", "+"), ("sub", "-"), ("mul", "*"))
@@ -72,15 +72,15 @@ _INTEGERS |= {
 
 @dataclasses.dataclass(frozen=True)
 class Expression:
-    """Elements of an array as C.
+    """An array whose elements are C expressions.
 
     Attributes:
         shape: Shape of the array.
         dtype: Dtype of the array.
-        at: The element at an index.
-        reads: Parts of the workspace that it reads.
+        at: Function from an index to the expression of the element.
+        reads: Parts of the workspace that the expressions read.
         is_cheap: Whether reading an element again costs nothing.
-        base: Function from a position in row-major order to the element, if it is stored so.
+        base: Function from a position to the element, if the array is stored in row-major order.
     """
 
     shape: tuple[int, ...]
@@ -91,8 +91,8 @@ class Expression:
     base: Callable[[str], str] | None = None
 
 
-def stored(value: Value | Expression, base: Callable[[str], str]) -> Expression:
-    """An array in row-major order."""
+def row_major(value: Value | Expression, base: Callable[[str], str]) -> Expression:
+    """Makes the expression of an array that is stored in row-major order."""
     shape = value.shape
     return Expression(
         shape, value.dtype, lambda index: base(position(shape, index)), is_cheap=True, base=base
@@ -100,21 +100,21 @@ def stored(value: Value | Expression, base: Callable[[str], str]) -> Expression:
 
 
 def c_type(value: Value | Expression) -> str:
-    """The type of elements in C.
+    """Returns the C type of the elements of an array.
 
     Raises:
-        OptionError: If there is none.
+        OptionError: If C export does not support the dtype.
     """
     try:
         return TYPES[str(value.dtype)][0]
     except KeyError:
         raise OptionError(
-            f"the step has an array of {value.dtype}; C has {', '.join(TYPES)}.", "format"
+            f"the step has an array of {value.dtype}, but C has only {', '.join(TYPES)}.", "format"
         ) from None
 
 
 def number(x: Any) -> str:
-    """A number in C, from which the same float32 is read."""
+    """A C literal of exactly the value of a float32 number, an integer or a boolean."""
     if isinstance(x, (bool, np.bool_)):
         return str(int(x))
     if isinstance(x, (int, np.integer)):
@@ -127,7 +127,7 @@ def number(x: Any) -> str:
 
 
 def c_string(text: str) -> str:
-    """A string in C, in UTF-8."""
+    """A C string literal in UTF-8."""
     plain = {*range(32, 127)} - {*b'"\\?'}  # "??" begins a trigraph
     bytes_ = (chr(byte) if byte in plain else f"\\{byte:03o}" for byte in text.encode())
     return f'"{"".join(bytes_)}"'
@@ -145,11 +145,11 @@ def position(shape: Sequence[int], index: Index) -> str:
 
 
 def _broadcast_at(x: Expression, index: Index) -> str:
-    """The element of an array that is broadcast over axes of one element, or is a number."""
+    """The element of a scalar, or of an array that is broadcast over axes of size 1."""
     return x.at(["0" if n == 1 else i for n, i in zip(x.shape, index, strict=False)])
 
 
-def _joined(inputs: Sequence[Expression]) -> frozenset[int]:
+def _all_reads(inputs: Sequence[Expression]) -> frozenset[int]:
     return frozenset().union(*(x.reads for x in inputs))
 
 
@@ -159,10 +159,11 @@ def _convert(source: np.dtype[Any], target: np.dtype[Any]) -> str:
     return "{}" if source == target else f"(({TYPES[str(target)][0]}){{}})"
 
 
-_SPECIAL = (
+_ELEMENTWISE_WITH_PARAMETERS = (
     "select_n", "convert_element_type", "integer_pow", "not", "clamp", "bitcast_convert_type",
     "round",
 )  # fmt: skip
+"""Elementwise operations whose expression depends on parameters, dtypes or the number of inputs."""
 
 
 def _elementwise(equation: Equation, inputs: Sequence[Expression]) -> list[Expression]:
@@ -174,7 +175,7 @@ def _elementwise(equation: Equation, inputs: Sequence[Expression]) -> list[Expre
         is_pair = len(inputs) == 3
         text = "({0} ? {2} : {1})" if is_pair else f"({cases}{{{len(inputs) - 1}}})"
     elif name == "convert_element_type":
-        c_type(output)  # or an error here
+        c_type(output)  # raises for a dtype without a C type
         text = _convert(first.dtype, output.dtype)
     elif name == "integer_pow":
         text = f"la_power({{}}, {equation.params['y']})"
@@ -195,7 +196,7 @@ def _elementwise(equation: Equation, inputs: Sequence[Expression]) -> list[Expre
     def at(index: Index) -> str:
         return text.format(*(_broadcast_at(x, index) for x in inputs))
 
-    return [Expression(output.shape, output.dtype, at, _joined(inputs))]
+    return [Expression(output.shape, output.dtype, at, _all_reads(inputs))]
 
 
 def _view(x: Expression, output: Value, at: Callable[[Index], Index]) -> list[Expression]:
@@ -224,11 +225,11 @@ def _reshape(equation: Equation, inputs: Sequence[Expression]) -> list[Expressio
             x, output, lambda i: [i[axes[k]] if k in axes else "0" for k in range(len(x.shape))]
         )
     assert x.base is not None
-    return [dataclasses.replace(stored(output, x.base), reads=x.reads)]
+    return [dataclasses.replace(row_major(output, x.base), reads=x.reads)]
 
 
 def is_same_order(shape: Sequence[int], other: Sequence[int]) -> bool:
-    """Whether two shapes differ by axes of one element alone."""
+    """Whether two shapes differ only by axes of size 1."""
     return [n for n in shape if n != 1] == [n for n in other if n != 1]
 
 
@@ -278,7 +279,7 @@ def _reverse(equation: Equation, inputs: Sequence[Expression]) -> list[Expressio
 
 
 def _concatenate(equation: Equation, inputs: Sequence[Expression]) -> list[Expression]:
-    """Arrays one after another, or, by ``stack``, along a new axis."""
+    """Concatenates arrays along an axis, or along a new axis for ``stack``."""
     output, is_stack = equation.outputs[0], equation.primitive == "stack"
     axis = equation.params["axis" if is_stack else "dimension"]
 
@@ -293,7 +294,7 @@ def _concatenate(equation: Equation, inputs: Sequence[Expression]) -> list[Expre
             text = f"({i} < {end} ? {element} : {text})" if text else element
         return text
 
-    return [Expression(output.shape, output.dtype, at, _joined(inputs))]
+    return [Expression(output.shape, output.dtype, at, _all_reads(inputs))]
 
 
 def _pad(equation: Equation, inputs: Sequence[Expression]) -> list[Expression]:
@@ -308,7 +309,7 @@ def _pad(equation: Equation, inputs: Sequence[Expression]) -> list[Expression]:
             tests += [f"{place} % {gap + 1} == 0"] if gap else []
         return f"({' && '.join(tests) or '1'} ? {x.at(inside)} : {fill.at(())})"
 
-    return [Expression(output.shape, output.dtype, at, _joined(inputs))]
+    return [Expression(output.shape, output.dtype, at, _all_reads(inputs))]
 
 
 def _iota(equation: Equation, inputs: Sequence[Expression]) -> list[Expression]:
@@ -321,7 +322,7 @@ def _iota(equation: Equation, inputs: Sequence[Expression]) -> list[Expression]:
 
 
 def _gather(equation: Equation, inputs: Sequence[Expression]) -> list[Expression]:
-    """Slices at indices that are clipped, or, where they are outside, filled."""
+    """Slices at indices; slices out of bounds are clipped or filled, depending on the mode."""
     x, starts = inputs
     numbers, sizes = equation.params["dimension_numbers"], equation.params["slice_sizes"]
     output, mode = equation.outputs[0], str(equation.params["mode"])
@@ -346,11 +347,11 @@ def _gather(equation: Equation, inputs: Sequence[Expression]) -> list[Expression
         element = x.at(place)
         return f"({' && '.join(tests)} ? {element} : {filler})" if "FILL" in mode else element
 
-    return [Expression(output.shape, output.dtype, at, _joined((x, starts)))]
+    return [Expression(output.shape, output.dtype, at, _all_reads((x, starts)))]
 
 
 TRANSLATIONS: dict[str, Callable[[Equation, Sequence[Expression]], list[Expression]]] = {
-    **dict.fromkeys((*_ELEMENTWISE, *_SPECIAL), _elementwise),
+    **dict.fromkeys((*_ELEMENTWISE, *_ELEMENTWISE_WITH_PARAMETERS), _elementwise),
     "broadcast_in_dim": _broadcast,
     "reshape": _reshape,
     "squeeze": _reshape,

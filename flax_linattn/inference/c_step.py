@@ -1,9 +1,9 @@
-"""C99 of the step of a model: one header with its weights, its state and the step.
+"""C99 code of the step of a model: one header with its weights, its state and the step.
 
-Each operation of the step becomes an expression of one element. An expression that is read once is
-written where it is read, so that chains of operations share a loop; all others are stored in a
-workspace, whose parts are used again as soon as nobody reads them. Matrix products run over the
-output in their inner loop where its elements are neighbors, so that compilers vectorize them.
+Each operation of the step becomes a C expression of one element. An expression that is used once is
+inlined, so that chains of operations share a loop. All other expressions are stored in a workspace,
+whose parts are reused when no later statement reads them. If possible, the inner loop of a matrix
+product runs over output elements that are adjacent in memory, so that compilers vectorize the loop.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from flax_linattn.inference.c_expressions import (
     is_same_order,
     number,
     position,
-    stored,
+    row_major,
 )
-from flax_linattn.inference.jaxprs import Equation, StepProgram, Value, refusal, trace_step
+from flax_linattn.inference.jaxprs import Equation, StepProgram, Value, export_error, trace_step
 from flax_linattn.inference.model import StreamingModel
 from flax_linattn.storage import atomic_write
 from flax_linattn.typing import Array
@@ -45,10 +45,10 @@ _REDUCTIONS = {
     "reduce_or": ("0", "{} | {}"),
     "reduce_and": ("1", "{} & {}"),
 }
-_ORDERED = ("max", "min", "clamp", "reduce_max", "reduce_min")
-"""Operations whose helpers in C are signed."""
+_SIGNED_OPERATIONS = ("max", "min", "clamp", "reduce_max", "reduce_min")
+"""Operations whose C helpers exist for signed numbers only."""
 HEADER_BEGIN = "/* One step of"
-"""First words of a header."""
+"""First words of every header, by which an exported file is recognized."""
 _HELPERS = """\
 static inline float la_max(float a, float b) { return a > b || a != a ? a : b; }
 static inline float la_min(float a, float b) { return a < b || a != a ? a : b; }
@@ -74,26 +74,26 @@ def export_c(
     name: str = "model",
     task: Mapping[str, Any] | None = None,
 ) -> dict[str, int]:
-    """Writes a model as one C99 header, which needs the C library alone and allocates nothing.
+    """Writes a model as one C99 header, which needs only the C library.
 
     The header defines the structs ``NAME_state`` and ``NAME_workspace`` and the functions
-    ``NAME_init(state)`` and ``NAME_step(x, state, y, workspace)``. Weights are constant arrays.
-    Results equal the model's to rounding.
+    ``NAME_init(state)`` and ``NAME_step(x, state, y, workspace)``. Weights are constant arrays, and
+    no function allocates memory. Results equal the results of the model up to rounding.
 
     Args:
         path: File to write, atomically.
         model: Model whose state has constant size, in float32.
         observation: Observations of ``model.step``, [B, ...]; only shape and dtype matter.
         name: Prefix of the names in the header.
-        task: Description of raw observations and outputs, as of a bundle: scales of values become
-            ``NAME_scale(x)``, classes ``NAME_class(index)``.
+        task: Description of raw observations and outputs, as in a bundle. The scales of values
+            become the function ``NAME_scale(x)``, and classes become ``NAME_class(index)``.
 
     Returns:
-        Bytes of "weights", "state" and "workspace".
+        Sizes in bytes of "weights", "state" and "workspace".
 
     Raises:
-        OptionError: If the state grows, ``name`` is no name in C, or the step has an operation or a
-            dtype without a translation.
+        OptionError: If the state grows, ``name`` is not a C identifier, or the step has an
+            operation or a dtype without a translation.
         ValueError: If the model cannot stream.
 
     Example:
@@ -110,7 +110,7 @@ def export_c(
         True
     """
     if not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
-        raise OptionError(f"expected a name in C, got {quote(name)}.", "name")
+        raise OptionError(f"expected name as a C identifier, got {quote(name)}.", "name")
     program = trace_step(model, observation)
     text, sizes = _Header(program, name).write(type(model).__name__, task or {})
     with atomic_write(path) as file:
@@ -138,20 +138,20 @@ class _Header:
         self.part_sizes: list[int] = []
         self.values: dict[Value, Expression] = {}
         self.uses = Counter(value for equation in program.equations for value in {*equation.inputs})
-        # C has no arrays of length 0, of which nothing is read.
+        # C has no arrays of length 0. No expression reads them, so the struct omits them.
         self.fields = _fields(key for key, x in program.state.items() if math.prod(x.shape))
 
     def write(self, model: str, task: Mapping[str, Any]) -> tuple[str, dict[str, int]]:
-        """Returns the text of the header, and the bytes of its parts."""
+        """Returns the text of the header, and the sizes of its parts in bytes."""
         program, name = self.program, self.name
-        self.values[program.observation] = stored(program.observation, "x[{}]".format)
+        self.values[program.observation] = row_major(program.observation, "x[{}]".format)
         for key, value in program.state.items():
-            self.values[value] = stored(value, f"s->{self.fields.get(key, '')}[{{}}]".format)
+            self.values[value] = row_major(value, f"s->{self.fields.get(key, '')}[{{}}]".format)
         for equation in program.equations:
             self._translate(equation)
         self._return()
         body, words = self._place()
-        # A program may include the headers of several models.
+        # Helpers get the prefix of the model, because a program may include several headers.
         helpers, body = (
             [re.sub(r"\bla_(?=\w+\()", f"{name}_", line) for line in lines]
             for lines in (_HELPERS.splitlines(), body)
@@ -174,7 +174,7 @@ class _Header:
             f"enum {{ {upper}_INPUTS = {math.prod(program.observation.shape)}, "
             f"{upper}_OUTPUTS = {math.prod(program.output.shape)} }};", "",
             "typedef struct {", *state, f"}} {name}_state;", "",
-            "/* Numbers of one step, which need not be kept between steps. */",
+            "/* Temporary values of one step, which no later step reads. */",
             f"typedef struct {{ union {{ float f; int32_t i; uint32_t u; }} w[{words}]; }} "
             f"{name}_workspace;", "",
             *helpers, "",
@@ -192,11 +192,11 @@ class _Header:
         return "\n".join(lines), sizes
 
     def _translate(self, equation: Equation) -> None:
-        """Makes expressions of the outputs of an equation, and stores what is read again."""
+        """Translates an equation to expressions, and stores expressions that are used again."""
         name = equation.primitive
         inputs = [self._read(value) for value in equation.inputs]
-        if name in _ORDERED and any(x.dtype == np.uint32 for x in inputs):
-            raise refusal(f"the operation {name!r} of unsigned integers", "C")
+        if name in _SIGNED_OPERATIONS and any(x.dtype == np.uint32 for x in inputs):
+            raise export_error(f"the operation {name!r} of unsigned integers", "C")
         if name in TRANSLATIONS:
             results = TRANSLATIONS[name](equation, self._prepare(equation, inputs))
         elif name in _REDUCTIONS:
@@ -210,9 +210,9 @@ class _Header:
         elif name == "sort" and len(inputs) == 1:
             results = [self._sort(equation, inputs[0])]
         else:
-            raise refusal(f"the operation {name!r}", "C")
+            raise export_error(f"the operation {name!r}", "C")
         for value, result in zip(equation.outputs, results, strict=True):
-            c_type(value)  # or an error here
+            c_type(value)  # raises for a dtype without a C type
             if not result.is_cheap and self.uses[value] > 1:
                 result = self._store(result, name)
             self.values[value] = result
@@ -235,7 +235,7 @@ class _Header:
         return self.values[value]
 
     def _constant(self, value: Value) -> Expression:
-        """A constant: a number where all elements are equal, otherwise an array of the header."""
+        """A constant: a number if all elements are equal, otherwise an array of the header."""
         array = value.constant
         assert array is not None
         flat = array.reshape(-1)
@@ -247,7 +247,7 @@ class _Header:
         numbers = ", ".join(map(number, flat.tolist()))
         self.constants.append(f"static const {c_type(value)} {label}[{flat.size}] = {{{numbers}}};")
         self.weight_bytes += flat.nbytes
-        return stored(value, f"{label}[{{}}]".format)
+        return row_major(value, f"{label}[{{}}]".format)
 
     def _store(self, result: Expression, about: str) -> Expression:
         """Stores an expression in the workspace."""
@@ -261,11 +261,11 @@ class _Header:
         return result if result.is_cheap else self._store(result, about)
 
     def _part(self, source: Value | Expression) -> tuple[int, Expression]:
-        """A new part of the workspace, with the shape and dtype of an array."""
+        """Adds a part to the workspace, with the shape and dtype of an array."""
         part = len(self.part_sizes)
         self.part_sizes.append(math.prod(source.shape))
         base = f"space->w[@{part}@ + {{}}].{TYPES[str(source.dtype)][1]}".format
-        return part, dataclasses.replace(stored(source, base), reads=frozenset({part}))
+        return part, dataclasses.replace(row_major(source, base), reads=frozenset({part}))
 
     def _add_statement(
         self, lines: list[str], reads: frozenset[int], writes: int | None, about: str
@@ -293,7 +293,7 @@ class _Header:
         return target
 
     def _product(self, equation: Equation, inputs: Sequence[Expression]) -> Expression:
-        """A matrix product, with the sum over contracted axes inside or outside."""
+        """A matrix product; its sums are the inner loops, or enclose the loop of the last axis."""
         a, b = (self._cheap(x, "dot_general") for x in inputs)
         (over_a, over_b), (batch_a, batch_b) = equation.params["dimension_numbers"]
         part, target = self._part(equation.outputs[0])
@@ -335,7 +335,7 @@ class _Header:
         return target
 
     def _sort(self, equation: Equation, x: Expression) -> Expression:
-        """A copy that is sorted along an axis, by insertion; NaN comes last."""
+        """A copy that insertion sort sorts along an axis; NaN comes last."""
         axis, target = equation.params["dimension"], self._store(x, "sort")
         index, loops = _loops([1 if k == axis else n for k, n in enumerate(x.shape)])
 
@@ -358,10 +358,10 @@ class _Header:
         return target
 
     def _scatter(self, equation: Equation, inputs: Sequence[Expression]) -> Expression:
-        """A copy with slices replaced at indices; slices that are outside are dropped."""
+        """A copy with slices replaced at indices; slices that are out of bounds are dropped."""
         x, starts, updates = inputs
         if "CLIP" in str(equation.params["mode"]):
-            raise refusal("writes at indices that are clipped", "C")
+            raise export_error("writes at indices that are clipped", "C")
         starts, target = self._cheap(starts, "scatter"), self._store(x, "scatter")
         numbers = equation.params["dimension_numbers"]
         index, loops = _loops(updates.shape)
@@ -386,7 +386,7 @@ class _Header:
         return target
 
     def _return(self) -> None:
-        """Writes the output and the new state, after everything was read."""
+        """Writes the output and the new state, after all reads of the old state."""
         program, copies = self.program, []
         for key, name in self.fields.items():
             value, field = program.new_state[key], f"s->{name}"
@@ -398,14 +398,14 @@ class _Header:
                 result = self._store(result, key)
             copies.append((field, result))
         copies.append(("y", self._read(program.output)))
-        for field, result in reversed(copies):  # the output, which may read the old state, first
+        for field, result in reversed(copies):  # first the output, which may read the old state
             index, loops = _loops(result.shape)
             place = f"{field}[{position(result.shape, index)}]"
             lines = _nest(loops, [f"{place} = {result.at(index)};"])
             self._add_statement(lines, result.reads, None, field)
 
     def _place(self) -> tuple[list[str], int]:
-        """Lines of the statements with the places of all parts, and the words of the workspace."""
+        """Assigns memory to the parts of the workspace; returns lines and number of words."""
         last = {part: at for at, one in enumerate(self.statements) for part in one.reads}
         places: dict[int, tuple[int, int]] = {}
         offsets: dict[int, int] = {}
@@ -438,11 +438,11 @@ class _Header:
 
 
 def _fields(names: Iterable[str]) -> dict[str, str]:
-    """A different name in C for each name of a state."""
+    """Maps each name of a state to a unique C identifier."""
     fields: dict[str, str] = {}
     for name in names:
         field = re.sub(r"\W", "_", name, flags=re.ASCII)
-        if "_" not in field or not field[0].isalpha():  # a keyword, a number
+        if "_" not in field or not field[0].isalpha():  # it may be a keyword or a number
             field = f"state_{field}"
         while field in fields.values():
             field += "_"
@@ -451,7 +451,7 @@ def _fields(names: Iterable[str]) -> dict[str, str]:
 
 
 def _loops(shape: Sequence[int], letter: str = "i") -> tuple[list[str], list[str]]:
-    """An index over a shape, and its loops; axes of one element have none."""
+    """An index over a shape, and the loops of its variables; axes of size 1 have no loop."""
     names = [f"{letter}{axis}" if size != 1 else "0" for axis, size in enumerate(shape)]
     loops = [
         f"for (int {name} = 0; {name} < {size}; ++{name})"
@@ -462,7 +462,7 @@ def _loops(shape: Sequence[int], letter: str = "i") -> tuple[list[str], list[str
 
 
 def _nest(loops: Sequence[str], body: Sequence[str]) -> list[str]:
-    """Nests lines in loops, or in a block of their own."""
+    """Nests lines in loops, or in a block if there are no loops."""
     indent = "    "
     lines = [f"{indent * depth}{loop} {{" for depth, loop in enumerate(loops)]
     if not loops:
@@ -472,12 +472,12 @@ def _nest(loops: Sequence[str], body: Sequence[str]) -> list[str]:
 
 
 def _comment(text: str) -> str:
-    """A text without the marks of comments."""
+    """Escapes the comment delimiters of C in a text."""
     return text.replace("*/", "* /").replace("/*", "/ *")
 
 
 def _task_functions(name: str, task: Mapping[str, Any]) -> list[str]:
-    """Functions for the scale of values and the names of classes, where the task has them."""
+    """C functions that scale values and name classes, if the task has values or classes."""
     lines = []
     for entry in task.get("inputs") or ():
         if entry.get("kind") == "values" and len(task["inputs"]) == 1:

@@ -1,4 +1,4 @@
-"""Token generation: prompt, sampling loop and early stop in one program."""
+"""Token generation: prefill of the prompt, sampling loop and early stop in one program."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class GenerateOutput(NamedTuple):
 
 
 class DecodeOptions(NamedTuple):
-    """Options of every step of a loop that generates tokens: stop tokens, padding, sampling."""
+    """Options of the decoding loop: stop tokens, padding token and sampling."""
 
     stop: Array
     pad: Array
@@ -46,7 +46,7 @@ class DecodeOptions(NamedTuple):
 
 
 class DecodeLoop(NamedTuple):
-    """Values that a loop carries from token to token.
+    """Values that the decoding loop carries from token to token.
 
     Attributes:
         token: Last token of each row, [B]; padding if the row has stopped.
@@ -54,7 +54,7 @@ class DecodeLoop(NamedTuple):
         runs: Whether each row has not stopped, boolean [B].
         failed: Whether the logits of each row were NaN, boolean [B].
         num_tokens: Number of tokens of every row that still runs, int32 [].
-        is_present: Tokens that each row contains, boolean [B, tokens], if they are penalized.
+        is_present: Tokens that each row contains, boolean [B, tokens], if there is a penalty.
         state: State of the model before ``token``.
     """
 
@@ -89,11 +89,11 @@ def generate(
     """Continues rows of tokens: the prompt in parallel, then a ``lax.while_loop`` of steps.
 
     Without ``key``, each token is the most likely one. With it, token t of a row is sampled with
-    ``fold_in(key of the row, t)``, so the samples of a row depend on no other row. The loop
+    ``fold_in(key of the row, t)``, so the samples of a row do not depend on other rows. The loop
     ends as soon as all rows have stopped; a row that has stopped keeps its state.
 
-    The options of the sampling apply in this order, as in Hugging Face's library: repetition
-    penalty, temperature, top_k, top_p, min_p. ``top_p`` and ``min_p`` use the probabilities of the
+    The sampling options apply in this order, as in Hugging Face Transformers: repetition penalty,
+    temperature, top_k, top_p, min_p. ``top_p`` and ``min_p`` use the probabilities of the
     tokens that remain.
 
     Args:
@@ -117,12 +117,12 @@ def generate(
             needs ``key``.
         repetition_penalty: Float or float [B] above 0, by which positive logits of tokens in the
             prompt or among the new tokens are divided, and negative ones multiplied (CTRL, Keskar
-            et al., 2019); default 1, no penalty. ``state`` does not know the tokens before the
-            prompt, which are not penalized.
+            et al., 2019); default 1, no penalty. Tokens before the prompt are not penalized,
+            because ``state`` does not contain them.
         pad: Token after the last token of a row that has stopped.
         state: State before the prompt; default the initial state. It remains valid.
-        max_length: Maximum number of tokens of a sequence, needed by mechanisms with a cache: that
-            of ``state`` if it is given, T + max_new_tokens by default.
+        max_length: Maximum number of tokens of a sequence, for mechanisms with a cache; default
+            T + max_new_tokens, or the size of the cache in ``state``.
         chunk_size: Number of tokens of a chunk of the prompt, as in ``prefill``; default all.
         dtype: Dtype of the features that the state is made for; default float32.
 
@@ -185,7 +185,7 @@ def prepare(
     dtype: DTypeLike | None = None,
     **sampling: Any,
 ) -> tuple[tuple[Array, Array | None, State | None, DecodeOptions], dict[str, Any]]:
-    """Checks the arguments of ``generate``; returns arrays and static options of ``start``."""
+    """Checks the arguments of ``generate``; returns array and static arguments of ``start``."""
     check_model(model, sequences=True)
     prompt, mask = check_prompt(prompt, mask, chunk_size)
     if not jnp.issubdtype(prompt.dtype, jnp.integer) or prompt.ndim != 2:
@@ -215,7 +215,7 @@ def start(
     chunk_size: int | None,
     dtype: DTypeLike | None,
 ) -> DecodeLoop:
-    """Processes the prompt, and chooses the first token of each row."""
+    """Processes the prompt, and chooses the first new token of each row."""
     batch, sampling = prompt.shape[0], options.sampling
     logits, state = prefill_state(
         model, prompt, mask, state, max_length=max_length, chunk_size=chunk_size, dtype=dtype
@@ -296,7 +296,7 @@ def _generate(
 
 
 def raise_if_failed(failed: ArrayLike, lengths: ArrayLike) -> None:
-    """Raises ValueError for a row whose logits were NaN, if that is known."""
+    """Raises ValueError for a row whose logits were NaN, unless the values are traced."""
     if not isinstance(failed, jax.core.Tracer) and np.asarray(failed).any():
         row = int(np.asarray(failed).argmax())
         raise ValueError(
@@ -311,6 +311,6 @@ def _tokens(name: str, tokens: Any) -> Array:
     array = jnp.atleast_1d(jnp.asarray(tokens))
     if array.size and not jnp.issubdtype(array.dtype, jnp.integer):
         raise TypeError(
-            f"{name} must be integers, tokens of the model, got {array.dtype} {list(array.shape)}."
+            f"expected {name} as token ids (integers), got {array.dtype} {list(array.shape)}."
         )
     return array.astype(jnp.int32)

@@ -1,4 +1,4 @@
-"""The step of a model as a flat list of equations, from which other languages are generated."""
+"""The step of a model as a flat list of equations, from which code is generated."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _CALLS = {
     "remat2": "jaxpr",
     "checkpoint": "jaxpr",
 }
-"""Primitives that call a jaxpr, which replaces them, by the name of its parameter."""
+"""Parameter that holds the called jaxpr, by primitive; its equations replace the call."""
 _IDENTITIES = ("stop_gradient", "copy", "copy_p", "optimization_barrier")
 
 
@@ -60,7 +60,7 @@ class StepProgram:
     """One step of a model for one row, without calls and unused operations.
 
     Attributes:
-        equations: The operations in their order.
+        equations: The operations, in order of execution.
         observation: The observation, [1, ...].
         state: The state before the step, by name as in a bundle.
         output: The output, [1, ...].
@@ -79,7 +79,7 @@ class StepProgram:
 def trace_step(model: StreamingModel, observation: jax.ShapeDtypeStruct | Array) -> StepProgram:
     """Traces the step of a model for one row into a flat list of equations.
 
-    What depends on the weights alone is computed here.
+    Values that depend only on the weights are computed here, and become constants.
 
     Args:
         model: Model whose state has constant size.
@@ -88,7 +88,7 @@ def trace_step(model: StreamingModel, observation: jax.ShapeDtypeStruct | Array)
     Raises:
         OptionError: If the state grows with the number of observations.
         ValueError: If the model cannot stream.
-        TypeError: If ``model`` is not a model.
+        TypeError: If ``model`` is not a :class:`StreamingModel`.
 
     Example:
         >>> from flax import nnx
@@ -117,10 +117,10 @@ def trace_step(model: StreamingModel, observation: jax.ShapeDtypeStruct | Array)
 
     closed = jax.make_jaxpr(step)(x, [leaf for _, leaf in paths])
     inputs = [_value(var) for var in closed.jaxpr.invars]
-    flat = _Flat()
-    outputs = flat.call(closed.jaxpr, [_constant(c) for c in closed.consts], inputs)
+    flattener = _Flattener()
+    outputs = flattener.call(closed.jaxpr, [_constant(c) for c in closed.consts], inputs)
     return StepProgram(
-        _used(flat.equations, outputs),
+        _remove_unused(flattener.equations, outputs),
         inputs[0],
         dict(zip(names, inputs[1:], strict=True)),
         outputs[0],
@@ -129,8 +129,8 @@ def trace_step(model: StreamingModel, observation: jax.ShapeDtypeStruct | Array)
     )
 
 
-def refusal(what: str, language: str) -> OptionError:
-    """The error for a part of a step that has no translation to a language."""
+def export_error(what: str, language: str) -> OptionError:
+    """Makes the error for a part of a step that has no translation to a language."""
     return OptionError(
         f"the step has {what}, which has no translation to {language}; export a bundle, or choose "
         "another mechanism.",
@@ -139,8 +139,8 @@ def refusal(what: str, language: str) -> OptionError:
     )
 
 
-class _Flat:
-    """Collects the equations of a jaxpr and of what it calls."""
+class _Flattener:
+    """Collects the equations of a jaxpr and of all jaxprs that it calls."""
 
     def __init__(self) -> None:
         self.equations: list[Equation] = []
@@ -175,7 +175,7 @@ class _Flat:
                 )
             results = result if equation.primitive.multiple_results else [result]
             outputs = [_constant(array) for array in results]
-            # A broadcast weight is not stored as often as it is read.
+            # The equation of a broadcast weight remains, because the array would take more memory.
             shapes = (outputs[0].shape, *(value.shape for value in inputs))
             if name != "broadcast_in_dim" or math.prod(shapes[0]) <= math.prod(shapes[1]):
                 return outputs
@@ -189,13 +189,13 @@ def _value(var: Any) -> Value:
 
 def _constant(array: Any) -> Value:
     if isinstance(array, jax.Array) and jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
-        return Value(tuple(array.shape), array.dtype)  # no step draws random numbers
+        return Value(tuple(array.shape), array.dtype)  # no step samples
     array = np.asarray(array)
     return Value(array.shape, array.dtype, array)
 
 
-def _used(equations: Sequence[Equation], outputs: Sequence[Value]) -> tuple[Equation, ...]:
-    """The equations on which outputs depend."""
+def _remove_unused(equations: Sequence[Equation], outputs: Sequence[Value]) -> tuple[Equation, ...]:
+    """Removes the equations on which no output depends."""
     needed, used = {*outputs}, []
     for equation in reversed(equations):
         if not needed.isdisjoint(equation.outputs):

@@ -7,7 +7,7 @@ Copy this file next to your program; it imports nothing of flax_linattn or Flax:
     session.step({"price": 3.5}, time="2026-11-28 14:00")
 
 A bundle holds programs (StableHLO), which run with the rights of this process: load bundles only
-from sources that you trust. Checksums find damage, not malice.
+from sources that you trust. Checksums detect damage, not attacks.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ State = dict[str, Any]
 
 
 class BundleError(ValueError):
-    """A bundle, a state or an observation cannot be used; the message says why."""
+    """Error of a bundle, a state or an observation that cannot be used."""
 
 
 class Bundle:
@@ -51,8 +51,8 @@ class Bundle:
             of the same run.
 
     Raises:
-        BundleError: If the file is no bundle, is damaged, too new or expired, or was not exported
-            for this device.
+        BundleError: If the file is not a bundle, is damaged, too new or expired, or was not
+            exported for this device.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -111,13 +111,13 @@ class Bundle:
         """Processes observations [B, T, ...], T >= 1, in parallel chunks of ``chunk_sizes``.
 
         Returns:
-            What ``step`` returns for the last observation.
+            The output for the last observation, and the new state.
 
         Raises:
             BundleError: If a shape differs, or the bundle was exported without chunk sizes.
         """
         if not self._prefill:
-            raise BundleError(f"{self.path} cannot prefill; export it with chunk sizes.")
+            raise BundleError(f"{self.path} has no prefill program; export it with chunk_sizes.")
         x, leaves = self.check(x, state, "T, ")
         y = np.zeros(
             (len(x), *self.signature["output"]["shape"]), self.signature["output"]["dtype"]
@@ -134,15 +134,15 @@ class Bundle:
         return y, self._named(leaves)
 
     def session(self) -> Session:
-        """Begins a stream of raw observations, in the names and units of the training data.
+        """Begins a stream of raw observations, with the names and units of the training data.
 
         Raises:
-            BundleError: If the bundle does not describe them.
+            BundleError: If the bundle does not describe raw observations.
         """
         return Session(self)
 
     def check(self, x: Any, state: State, time: str = "") -> tuple[Any, list[Any]]:
-        """Raises BundleError unless observations and state fit; returns arrays and leaves."""
+        """Checks the shapes of observations and state; returns observations and state leaves."""
         want = self.signature["observation"]
         x = np.asarray(x, want["dtype"])
         rank = 1 + bool(time)
@@ -185,14 +185,14 @@ class Session:
         self.reset()
 
     def reset(self) -> None:
-        """Forgets all observations, to begin a new sequence."""
+        """Resets the session to the state before its first observation."""
         self.state: State = dict(self._initial)
         self.num_steps = 0
         means = (part["mean"] for part in self._task["inputs"] if "mean" in part)
         self._last: list[float] = next(means, [])
 
     def step(self, observation: Any, time: str | datetime.datetime | None = None) -> dict[str, Any]:
-        """Processes an observation; returns predictions by name.
+        """Processes an observation, and returns predictions by name.
 
         Args:
             observation: Values by channel, or in the order of the channels; None and NaN are
@@ -200,16 +200,16 @@ class Session:
             time: Time of the observation, if the model uses the calendar.
 
         Raises:
-            BundleError: If the observation is invalid, or the session is full; it is unchanged.
+            BundleError: If the observation is invalid or the session full; no state changes.
         """
         x, state, columns = self.prepare(observation, time)
         return self.finish(columns, *self._bundle.step(x, state))
 
     def prepare(self, observation: Any, time: Any = None) -> tuple[Any, State, list[float]]:
-        """Makes what ``Bundle.step`` takes for an observation, to step many sessions at once.
+        """Prepares the arguments of ``Bundle.step``, to step many sessions in one batch.
 
         Returns:
-            Observations of the rows of this session, their state, and values for ``finish``.
+            Observations and state of the rows of this session, and values for ``finish``.
 
         Raises:
             BundleError: If the observation is invalid, or the session is full.
@@ -226,7 +226,7 @@ class Session:
                 f"expected values in the range of {dtype}, got {repr_short(observation)}."
             )
         fresh, state = np.array(self._ages(self.num_steps + 1)) == 1, self.state
-        if self._context and fresh.any():  # a row begins again
+        if self._context and fresh.any():  # a row is reset
             state = {
                 name: np.where(fresh.reshape(-1, *[1] * (value.ndim - 1)), value, state[name])
                 for name, value in self._initial.items()
@@ -234,7 +234,7 @@ class Session:
         return np.broadcast_to(x, (self._num_rows, *x.shape)), state, last
 
     def finish(self, last: list[float], y: Any, state: State) -> dict[str, Any]:
-        """Takes what ``Bundle.step`` returned for the rows of ``prepare``; returns predictions.
+        """Stores the new state after ``prepare`` and ``Bundle.step``, and returns predictions.
 
         Raises:
             BundleError: If an output is NaN or infinite; the session is unchanged.
@@ -243,13 +243,13 @@ class Session:
         output = np.asarray(y[row], np.float64)
         if not np.isfinite(output).all():
             raise BundleError(
-                "the output of the model is not finite: the observation is out of its range."
+                "the output of the model is NaN or infinite; check the scale of the observation."
             )
         self.state, self._last, self.num_steps = state, last, self.num_steps + 1
         return _outputs(self._task["outputs"], output)
 
     def to_bytes(self) -> bytes:
-        """Packs the session: a few kilobytes if the state has constant size."""
+        """Returns the session as bytes: a few kilobytes if the state has constant size."""
         record = {
             "bundle": self._bundle.fingerprint,
             "num_steps": self.num_steps,
@@ -260,7 +260,7 @@ class Session:
         return b"".join([len(text).to_bytes(4, "little"), text, *arrays])
 
     def from_bytes(self, content: bytes) -> None:
-        """Continues a session of the same bundle that ``to_bytes`` packed.
+        """Restores a session of the same bundle from the bytes of ``to_bytes``.
 
         Raises:
             BundleError: If the bytes are damaged, or belong to another bundle.
@@ -270,12 +270,12 @@ class Session:
             record = json.loads(content[4:begin])
             steps, last = int(record["num_steps"]), [float(value) for value in record["last"]]
             is_own = record["bundle"] == self._bundle.fingerprint
-        except Exception as error:  # of untrusted bytes
+        except Exception as error:  # untrusted bytes may raise any error
             raise BundleError(f"expected a session, got other bytes ({error}).") from error
         if not is_own:
-            raise BundleError("the session belongs to another bundle; begin a new one.")
+            raise BundleError("the session belongs to another bundle; begin a new session.")
         if len(content) != begin + sum(value.nbytes for value in self._initial.values()):
-            raise BundleError("the session is cut, or too long.")
+            raise BundleError("the bytes of the session are cut, or too long.")
         state: State = {}
         for name, value in self._initial.items():
             array = np.frombuffer(content, value.dtype, value.size, begin)
@@ -283,7 +283,7 @@ class Session:
         self.state, self.num_steps, self._last = state, steps, last
 
     def _columns(self, observation: Any, time: Any) -> tuple[Any, list[float]]:
-        """Input of the model for an observation, and the last value of each channel."""
+        """Returns the input of the model for an observation, and the last value of each channel."""
         columns: list[float] = []
         given: list[float | None] = []
         last = self._last
@@ -302,7 +302,7 @@ class Session:
         return columns, last
 
     def _ages(self, count: int) -> list[int]:
-        """Number of observations in each row; two rows begin again half a context apart."""
+        """Number of observations in each row; two rows are reset half a context apart."""
         if not self._context:
             return [count]
         half = self._context // 2
@@ -311,7 +311,7 @@ class Session:
 
 
 def _values(names: Sequence[str], observation: Any) -> list[float | None]:
-    """Values in the order of the channels; None is missing."""
+    """Returns values in the order of the channels; None is a missing value."""
     given = [] if isinstance(observation, bytes) else observation
     if isinstance(given, Mapping):
         if unknown := [str(name) for name in given if name not in names]:
@@ -321,7 +321,7 @@ def _values(names: Sequence[str], observation: Any) -> list[float | None]:
         given = [given.get(name) for name in names]
     try:
         values = [None if v is None or math.isnan(v) else float(v) for v in given]
-    except (OverflowError, TypeError):  # an integer beyond float64, or no number
+    except (OverflowError, TypeError):  # an integer beyond float64, or not a number
         values = []
     if len(values) != len(names) or math.inf in (abs(v) for v in values if v is not None):
         expected = f"finite numbers for {', '.join(names)}"
@@ -339,7 +339,7 @@ def _token(count: int, observation: Any) -> int:
 
 
 def _local(time: Any, zone: str | None) -> datetime.datetime:
-    """The time in the time zone of the training data."""
+    """Converts a time to the time zone of the training data."""
     try:
         time = datetime.datetime.fromisoformat(time) if isinstance(time, str) else time
         if (zone is None) == (time.tzinfo is None):
@@ -354,7 +354,7 @@ def _local(time: Any, zone: str | None) -> datetime.datetime:
 
 
 def _calendar(names: Sequence[str], time: datetime.datetime) -> list[float]:
-    """Parts of the calendar, each scaled to [-0.5, 0.5]."""
+    """Calendar features of a time, each scaled to [-0.5, 0.5]."""
     places = {
         "minute": time.minute / 59,
         "hour": time.hour / 23,
@@ -380,7 +380,7 @@ def _outputs(part: Mapping[str, Any], output: Any) -> dict[str, Any]:
 
 
 def _check_usable(path: Path, signature: Mapping[str, Any]) -> None:
-    """Refuses a bundle for other devices, or one that JAX no longer promises to read."""
+    """Refuses a bundle for other devices, or a bundle that has expired."""
     platform = {"gpu": "cuda"}.get(jax.default_backend(), jax.default_backend())
     if platform not in signature["platforms"]:
         known = ", ".join(signature["platforms"])
@@ -394,14 +394,14 @@ def _check_usable(path: Path, signature: Mapping[str, Any]) -> None:
 
 
 def _fingerprint(signature: Mapping[str, Any]) -> str:
-    """SHA-256 of what a session depends on, whenever and for whatever platform it was exported."""
+    """SHA-256 of the parts on which sessions depend, without dates, versions and platforms."""
     names = ("observation", "output", "state", "max_length", "task")
-    facts = [signature["parts"][WEIGHTS]["sha256"], *(signature[name] for name in names)]
-    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+    parts = [signature["parts"][WEIGHTS]["sha256"], *(signature[name] for name in names)]
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
 def _read_parts(path: Path) -> tuple[dict[str, Any], dict[str, bytes]]:
-    """Signature and the other parts of a bundle, all checked."""
+    """Reads and checks the signature and the other parts of a bundle."""
     try:
         with zipfile.ZipFile(path) as archive:
             sizes = {entry.filename: entry.file_size for entry in archive.infolist()}
@@ -423,14 +423,14 @@ def _read_parts(path: Path) -> tuple[dict[str, Any], dict[str, bytes]]:
                 raise ValueError(f"{name} was changed")
     except FileNotFoundError:
         raise BundleError(f"the bundle {path} does not exist.") from None
-    except Exception as error:  # of untrusted bytes
+    except Exception as error:  # untrusted bytes may raise any error
         reason = error if type(error) is ValueError else f"{type(error).__name__}: {error}"
-        raise BundleError(f"{path} is no bundle, or is damaged: {reason}.") from error
+        raise BundleError(f"{path} is not a bundle, or is damaged: {reason}.") from error
     return signature, parts
 
 
 def _read_safetensors(content: bytes) -> dict[str, Any]:
-    """Arrays by name of a file in the format of safetensors."""
+    """Reads the arrays of a safetensors file, by name."""
     begin = 8 + int.from_bytes(content[:8], "little")
     arrays = {}
     for name, entry in json.loads(content[8:begin]).items():

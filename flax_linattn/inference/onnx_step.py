@@ -1,4 +1,4 @@
-"""ONNX of a streaming model: the operations of its step inside a loop over observations."""
+"""ONNX export of a streaming model: its step inside a loop over observations."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ import jax
 import numpy as np
 
 from flax_linattn.checks import OptionError, import_extra
-from flax_linattn.inference.jaxprs import Equation, Value, refusal, trace_step
+from flax_linattn.inference.jaxprs import Equation, Value, export_error, trace_step
 from flax_linattn.inference.model import StreamingModel, describe_array
 from flax_linattn.storage import atomic_write
 from flax_linattn.typing import Array
 
 OPSET, IR_VERSION = 21, 10
-"""Version of the operators and of the file, which runtimes since 2024 read."""
+"""Versions of the operators and of the file format, which runtimes since 2024 can read."""
 PRODUCER = "flax_linattn"
 """Producer of the files, in their metadata."""
-NEXT = "next."
-"""Prefix of the names of new states."""
+PREFIX = "next."
+"""Prefix of the names of the arrays of the state after the observations."""
 _INTEGERS = {np.dtype(np.uint32): np.dtype(np.int64)}
-"""Dtype in ONNX of a dtype whose arithmetic runtimes lack."""
+"""Dtype in ONNX for a dtype whose arithmetic ONNX runtimes do not support."""
 
 _NODES = {
     "add": "Add", "sub": "Sub", "mul": "Mul", "div": "Div", "max": "Max", "min": "Min",
@@ -33,7 +33,7 @@ _NODES = {
     "le": "LessOrEqual", "gt": "Greater", "ge": "GreaterOrEqual", "and": "And", "or": "Or",
     "xor": "Xor", "not": "Not",
 }  # fmt: skip
-"""Operators that are one of ONNX with the same inputs."""
+"""ONNX operator with the same inputs, by JAX primitive."""
 _REDUCTIONS = {
     "reduce_sum": "ReduceSum",
     "reduce_max": "ReduceMax",
@@ -51,16 +51,16 @@ def export_onnx(
 ) -> dict[str, Any]:
     """Writes a model as ONNX, for one stream at a time.
 
-    The inputs are ``x``, any number of observations [T, ...], and the state before them, whose
-    arrays have names as in a bundle and default to the initial state. The outputs are ``y``, an
-    output for each observation [T, ...], and the state after them, with the prefix ``next.``. The
-    operators are standard ones; the metadata of the file hold the signature as JSON.
+    The inputs are ``x``, any number of observations [T, ...], and the state before ``x``, whose
+    arrays have the same names as in a bundle and default to the initial state. The outputs are
+    ``y``, an output for each observation [T, ...], and the state after ``x``, with the prefix
+    ``next.``. All operators are standard. The metadata of the file hold the signature as JSON.
 
     Args:
         path: File to write, atomically.
         model: Model whose state has constant size, in float32.
         observation: Observations of ``model.step``, [B, ...]; only shape and dtype matter.
-        task: Description of raw observations and outputs, as of a bundle.
+        task: Description of raw observations and outputs, as in a bundle.
 
     Returns:
         The signature: shapes, dtypes and names.
@@ -112,7 +112,7 @@ def export_onnx(
          info(y, program.output, batch=False)],
     )  # fmt: skip
     loop = h.make_node(
-        "Scan", [*program.state, "x"], [*(NEXT + name for name in program.state), "y"],
+        "Scan", [*program.state, "x"], [*(PREFIX + name for name in program.state), "y"],
         num_scan_inputs=1, body=body,
     )  # fmt: skip
     defaults = [onnx.numpy_helper.from_array(a, n) for n, a in program.initial.items()]
@@ -120,7 +120,7 @@ def export_onnx(
         [loop],
         type(model).__name__,
         [info("x", program.observation, "T", batch=False), *(info(n, v) for n, v in states)],
-        [info("y", program.output, "T", batch=False), *(info(NEXT + n, v) for n, v in states)],
+        [info("y", program.output, "T", batch=False), *(info(PREFIX + n, v) for n, v in states)],
         [*graph.constants.values(), *defaults],
     )
     file = h.make_model(
@@ -143,8 +143,8 @@ def export_onnx(
 def _element_type(onnx: Any, dtype: np.dtype[Any]) -> Any:
     if str(dtype) not in ("float32", "int32", "uint32", "bool", "int64"):
         raise OptionError(
-            f"the step has an array of {dtype}; ONNX is written for float32, int32, uint32 and "
-            "bool.",
+            f"the step has an array of {dtype}, but ONNX export supports only float32, int32, "
+            "uint32 and bool; export a bundle.",
             "format",
         )
     return onnx.helper.np_dtype_to_tensor_dtype(_INTEGERS.get(dtype, dtype))
@@ -161,7 +161,7 @@ class _Graph:
         self.num_names = 0
 
     def name(self) -> str:
-        """Makes a name that the graph does not have yet."""
+        """Makes a new, unique name of a value."""
         self.num_names += 1
         return f"v{self.num_names}"
 
@@ -169,18 +169,18 @@ class _Graph:
         """Adds a node, and returns the name of its output."""
         output = output or self.name()
         if kind == "Reshape":
-            options["allowzero"] = 1  # an axis of length 0, not one that is copied
+            options["allowzero"] = 1  # 0 means an axis of length 0, not a copied axis
         self.nodes.append(self.onnx.helper.make_node(kind, inputs, [output], **options))
         return output
 
     def read(self, value: Value) -> str:
-        """The name of a value, which becomes a constant of the file where it is one."""
+        """Returns the name of a value; a constant is added to the file."""
         if value.constant is not None and value not in self.names:
             return self.constant(value.constant)
         return self.names[value]
 
     def constant(self, array: Any) -> str:
-        """The name of a constant; equal ones are stored once."""
+        """Returns the name of a constant; equal constants are stored once."""
         array = np.asarray(array)
         array = array.astype(_INTEGERS.get(array.dtype, array.dtype))
         key = (array.dtype.str, array.shape, array.tobytes())
@@ -190,7 +190,7 @@ class _Graph:
         return str(self.constants[key].name)
 
     def shape(self, numbers: Sequence[int]) -> str:
-        """The name of a constant of int64, such as a shape."""
+        """Returns the name of a constant of int64, such as a shape."""
         return self.constant(np.asarray(numbers, np.int64))
 
     def translate(self, equation: Equation) -> None:
@@ -207,7 +207,7 @@ class _Graph:
             result = _TRANSLATIONS[name](self, equation, inputs)
             outputs = result if isinstance(result, list) else [result]
         else:
-            raise refusal(f"the operation {name!r}", "ONNX")
+            raise export_error(f"the operation {name!r}", "ONNX")
         self.names |= dict(zip(equation.outputs, outputs, strict=True))
 
     def _arithmetic(self, equation: Equation, inputs: list[str]) -> str:
@@ -221,7 +221,7 @@ Translate = Callable[[_Graph, Equation, list[str]], str | list[str]]
 
 
 def _compose(*kinds: str) -> Translate:
-    """One operator after another, each of one input."""
+    """Translates a primitive to a chain of operators with one input each."""
 
     def translate(graph: _Graph, equation: Equation, inputs: list[str]) -> str:
         (name,) = inputs
@@ -233,7 +233,7 @@ def _compose(*kinds: str) -> Translate:
 
 
 def _with_one(kind: str, *, first: bool) -> Translate:
-    """An operator of a number 1 and the result of another: 1 - erf(x), log(1 + x)."""
+    """Translates a primitive to an operator and the constant 1: 1 - erf(x) or log(1 + x)."""
 
     def translate(graph: _Graph, equation: Equation, inputs: list[str]) -> str:
         one = graph.constant(np.float32(1))
@@ -281,7 +281,7 @@ def _select(graph: _Graph, equation: Equation, inputs: list[str]) -> str:
 
 
 def _cast(graph: _Graph, equation: Equation, inputs: list[str]) -> str:
-    """Another dtype; numbers of uint32 are int64 from 0 to 2**32 - 1, and wrap."""
+    """Casts to another dtype; a uint32 is an int64 from 0 to 2**32 - 1, and wraps."""
     source, target = equation.inputs[0].dtype, equation.outputs[0].dtype
     (name,) = inputs
     limit = graph.constant(np.int64(2**32))
@@ -294,7 +294,7 @@ def _cast(graph: _Graph, equation: Equation, inputs: list[str]) -> str:
 
 def _bitcast(graph: _Graph, equation: Equation, inputs: list[str]) -> str:
     if any(np.issubdtype(v.dtype, np.floating) for v in (*equation.inputs, *equation.outputs)):
-        raise OptionError("the step reads bits of floats, which ONNX cannot.", "format")
+        raise export_error("a bitcast of floats", "ONNX")
     return _cast(graph, equation, inputs)
 
 
@@ -356,7 +356,7 @@ def _stack(graph: _Graph, equation: Equation, inputs: list[str]) -> str:
 def _pad(graph: _Graph, equation: Equation, inputs: list[str]) -> str:
     config = equation.params["padding_config"]
     if any(gap for _, _, gap in config):
-        raise OptionError("the step pads between elements, which ONNX cannot.", "format")
+        raise export_error("padding between elements", "ONNX")
     pads = [low for low, _, _ in config] + [high for _, high, _ in config]
     return graph.add("Pad", [inputs[0], graph.shape(pads), inputs[1]])
 
@@ -370,7 +370,7 @@ def _gather(graph: _Graph, equation: Equation, inputs: list[str]) -> str:
     is_whole = list(equation.params["slice_sizes"]) == sizes and not numbers.operand_batching_dims
     is_first = axes == tuple(range(len(axes))) and numbers.offset_dims == tuple(rank)[len(outer) :]
     if numbers.collapsed_slice_dims != axes or not is_whole or not (is_first or len(axes) == 1):
-        raise OptionError("the step gathers slices that ONNX cannot.", "format", "mechanism")
+        raise export_error("a gather of partial slices", "ONNX")
     lasts = np.asarray([x.shape[axis] - 1 for axis in axes], index.dtype)
     name = graph.add("Min", [inputs[1], graph.constant(lasts)])
     name = graph.add("Max", [name, graph.constant(np.zeros_like(lasts))])
@@ -380,7 +380,7 @@ def _gather(graph: _Graph, equation: Equation, inputs: list[str]) -> str:
     name = graph.add("Reshape", [name, graph.shape(outer)])
     (axis,) = axes
     name = graph.add("Gather", [inputs[0], name], axis=axis)
-    # ONNX inserts the axes of the indices at the axis; JAX has them where no offset is.
+    # ONNX puts the axes of the indices at the gathered axis, JAX where offset_dims has no axis.
     new = iter(range(axis, axis + len(outer)))
     own = iter([k for k in rank if not axis <= k < axis + len(outer)])
     order = [next(own) if k in numbers.offset_dims else next(new) for k in rank]
@@ -389,7 +389,7 @@ def _gather(graph: _Graph, equation: Equation, inputs: list[str]) -> str:
 
 def _sort(graph: _Graph, equation: Equation, inputs: list[str]) -> str:
     if len(inputs) != 1:
-        raise OptionError("the step sorts several arrays, which ONNX cannot.", "format")
+        raise export_error("a sort of several arrays together", "ONNX")
     axis, values = equation.params["dimension"], graph.name()
     size = graph.shape([equation.inputs[0].shape[axis]])
     node = graph.onnx.helper.make_node(
@@ -407,7 +407,7 @@ def _scatter(graph: _Graph, equation: Equation, inputs: list[str]) -> str:
     windows = tuple(range(outer, len(updates.shape)))
     is_simple = numbers.inserted_window_dims == first == numbers.scatter_dims_to_operand_dims
     if not is_simple or numbers.update_window_dims != windows or numbers.operand_batching_dims:
-        raise OptionError("the step replaces slices that ONNX cannot.", "format", "mechanism")
+        raise export_error("a scatter of partial slices", "ONNX")
     index = graph.add("Cast", [inputs[1]], to=_element_type(graph.onnx, np.dtype(np.int64)))
     return graph.add("ScatterND", [inputs[0], index, inputs[2]])
 

@@ -1,4 +1,4 @@
-"""Sampling of the next token from logits, with options applied in the order of Hugging Face."""
+"""Sampling of the next token, with options in the order of Hugging Face Transformers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from flax_linattn.typing import Array
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Sampling:
-    """Options of the choice of tokens, checked, as a tree of arrays; see ``generate``.
+    """Checked sampling options as a pytree of arrays; see ``generate``.
 
     Attributes:
         keys: Key of each row, [B]; None selects the most likely token.
@@ -77,16 +77,16 @@ def choose(
 
     Args:
         logits: Logits of the next token, [B, tokens].
-        count: Number of new tokens so far, with which the keys are folded.
-        sampling: Options of the choice.
+        count: Number of new tokens so far, which is folded into the keys.
+        sampling: Sampling options.
         is_present: Tokens that each row already contains, for the repetition penalty.
     """
     logits = penalize(logits.astype(accumulation_dtype(logits.dtype)), sampling, is_present)
     likely = jnp.argmax(logits, axis=1).astype(jnp.int32)
     if sampling.keys is None:
         return likely
-    # Logits stay in the order of tokens, so that a key gives each token the same noise, whichever
-    # tokens are filtered.
+    # Logits are not sorted, so that a key gives each token the same noise, whichever tokens are
+    # filtered.
     keys = jax.vmap(jax.random.fold_in, (0, None))(sampling.keys, count)
     logits = filter_logits(logits.astype(jnp.float32), sampling)
     sample = jax.vmap(jax.random.categorical)(keys, logits).astype(jnp.int32)
@@ -132,11 +132,11 @@ def filter_logits(logits: Array, sampling: Sampling) -> Array:
 
 
 def row_keys(key: Any, batch: int) -> Array:
-    """Returns a key for each row, folded from a single key or as given."""
+    """Returns a key for each row: the given keys, or a single key folded with the row index."""
     if not isinstance(key, jax.Array) or not jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
         raise TypeError(
             "expected a key of jax.random.key(seed), got "
-            f"{getattr(key, 'dtype', type(key).__name__)}; wrap raw keys by "
+            f"{getattr(key, 'dtype', type(key).__name__)}; wrap raw keys with "
             "jax.random.wrap_key_data."
         )
     if key.shape == ():

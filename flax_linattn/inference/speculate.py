@@ -70,16 +70,16 @@ def speculate(
     """Generates the most likely tokens by speculative decoding (Leviathan et al., 2023).
 
     In each round the draft model proposes ``num_draft_tokens`` tokens per row by steps, and one
-    parallel call of the model computes its own choice after each of them. The longest prefix of
-    drafts that equals these choices is accepted, and followed by the model's next choice. States
+    parallel call of the model computes its own choice after each proposed token. The longest prefix
+    of drafts that equals these choices is accepted, and followed by the model's next choice. States
     are immutable, so rejected tokens need no rollback: if a row rejects a token, a second call
-    processes the accepted tokens from the same state, the others masked.
+    processes the accepted tokens from the same state, with the rejected tokens masked.
 
     The tokens equal the tokens of ``generate`` without a key, whatever the draft model. The
     parallel call and the step round differently, so the choice between tokens of almost
     equal logits may differ. The result is faster than ``generate`` only if a parallel call of
     ``num_draft_tokens + 1`` tokens costs little more than one step of the model, and most drafts
-    are accepted; compare both.
+    are accepted; measure both.
 
     Args:
         model: A :class:`StreamingModel` of tokens, whose call returns logits at every position.
@@ -99,8 +99,8 @@ def speculate(
         dtype: Dtype of the features that the states are made for; default float32.
 
     Returns:
-        New tokens, the number of new tokens of each row, both states, and numbers of drafted and
-        accepted tokens and of calls.
+        New tokens, the number of new tokens of each row, both states, and the numbers of drafted
+        tokens, accepted tokens and calls.
 
     Raises:
         ValueError: As ``generate``, or if the models have different numbers of tokens.
@@ -216,7 +216,7 @@ def _round(
     choices = jnp.argmax(logits, axis=-1).astype(jnp.int32)
     is_right = choices[:, :-1] == inputs[:, 1:]
     has_nan = jnp.any(jnp.isnan(logits), axis=-1)
-    # An input is valid after right drafts, none of which ended the row.
+    # An input is valid if all drafts before it are right, and none of them ended the row.
     ends = jnp.pad(~is_right | jnp.isin(choices[:, :-1], stop), ((0, 0), (1, 0)))
     valid = real & (jnp.cumsum(ends, axis=1) == 0)
     failed = jnp.any(valid & has_nan, axis=1)

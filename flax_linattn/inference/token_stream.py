@@ -1,4 +1,4 @@
-"""Token generation one step at a time: an iterator over tokens, with the state after them."""
+"""Token generation one step at a time: an iterator over tokens, with the current state."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from flax_linattn.typing import Array, Mask, State
 @compile_once("max_length", "chunk_size", "dtype")
 def _start(model: StreamingModel, *arguments: Any, **options: Any) -> DecodeLoop:
     loop = start(model, *arguments, **options)
-    # Leaves that are arrays of the caller or of the model would lose their memory to the next step.
+    # The next step donates the state, so arrays of the caller or of the model must be copied.
     return loop._replace(state=jax.tree.map(jnp.copy, loop.state))
 
 
@@ -42,7 +42,7 @@ class TokenStream(Iterator[NDArray[np.int32]]):
     Attributes:
         state: State after the prompt and all new tokens except the last token of each row, as in
             ``GenerateOutput``. The next token reuses its memory: copy it
-            (``jax.tree.map(jnp.copy, stream.state)``) to use it after that.
+            (``jax.tree.map(jnp.copy, stream.state)``) to use it later.
         lengths: Number of new tokens of each row so far, int32 [B], including the stop token.
         is_running: Whether each row has not stopped, boolean [B].
     """

@@ -1,7 +1,7 @@
-"""A server of bundles: each client costs only the bytes of its state.
+"""HTTP server of bundles: each client costs only the bytes of its state.
 
 ``make_app`` makes an ASGI application of a bundle: clients hold their own states, sealed, or have
-sessions on the server, which survive a kill. ``flax-linattn serve`` runs it.
+sessions on the server, which survive a crash. ``flax-linattn serve`` runs the application.
 """
 
 from flax_linattn.serve.app import make_app

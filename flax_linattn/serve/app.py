@@ -1,4 +1,4 @@
-"""The ASGI application: states of clients, sessions, generation, health and metrics."""
+"""The ASGI application of a bundle: states of clients, sessions, generation, and metrics."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def make_app(
     @contextlib.asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         server.warm_up()
-        async with server.writes, server.steps:  # what is stepped last is written, too
+        async with server.writes, server.steps:  # sessions of the last steps are still written
             server.is_ready = True
             yield
             server.is_ready = False
@@ -205,14 +205,14 @@ class _Authorize:
         self._app, self._expected = app, None if token is None else f"Bearer {token}".encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Passes a request on if it may be served."""
+        """Passes the request to the application, or refuses it."""
         headers = dict(scope.get("headers", []))
         origin = headers.get(b"origin")
         is_open = scope["type"] == "lifespan" or scope["path"] in ("/", "/healthz", "/readyz")
         given, error = headers.get(b"authorization", b""), ""
         status, own = 401, {"WWW-Authenticate": "Bearer"}
         if origin is not None and origin.partition(b"://")[2] != headers.get(b"host"):
-            # A browser sends a request of any page, even to the loopback.
+            # A browser sends requests of any page, even to the loopback address.
             error, status, own = "requests of pages of other sites are refused.", 403, {}
         elif not (is_open or self._expected is None or compare_digest(given, self._expected)):
             error = "expected the header Authorization: Bearer TOKEN."
@@ -294,7 +294,7 @@ async def _send_events(events: AsyncGenerator[bytes]) -> Response:
 
 
 def _status(error: Exception) -> int:
-    """HTTP status of an error."""
+    """Returns the HTTP status of an error."""
     if isinstance(error, RequestError):
         return error.status
     if isinstance(error, OverloadError):

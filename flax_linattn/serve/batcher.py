@@ -12,7 +12,7 @@ R = TypeVar("R")
 
 
 class OverloadError(RuntimeError):
-    """Too many requests wait; the client should try again later."""
+    """Error of a request that arrives while too many requests wait."""
 
     def __init__(self, text: str = "the server is busy; try again later.") -> None:
         super().__init__(text)
@@ -22,7 +22,7 @@ class Batcher(Generic[T, R]):
     """Dynamic batching: handles waiting items together, in one call at a time in a thread.
 
     While a call runs, further items wait, and the next call handles all of them: batches grow with
-    the load, and a single item waits for nothing.
+    the load, and a single item does not wait.
 
     Args:
         handle: Function from a batch of items to their results, in order.

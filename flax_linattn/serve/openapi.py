@@ -88,7 +88,7 @@ def describe_api(signature: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _observation(inputs: list[Mapping[str, Any]]) -> str:
-    """What an observation is, in words."""
+    """Describes an observation in words."""
     for part in inputs:
         if part["kind"] == "token":
             return f"An integer below {part['count']:,}."

@@ -1,4 +1,4 @@
-"""The page of a server: ``page.html``, which shows predictions while observations arrive."""
+"""The web page of a server: ``page.html``, which shows predictions as observations arrive."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from starlette.responses import HTMLResponse
 
 
 def make_page() -> HTMLResponse:
-    """Makes the answer to a request for the page.
+    """Makes the response to a request for the page.
 
     Its content security policy allows the style and the script of the page, by their hashes, and
     requests to the same server; nothing else is loaded or executed.
@@ -30,6 +30,6 @@ def make_page() -> HTMLResponse:
 
 
 def _hash(page: str, tag: str) -> str:
-    """Hash of the content of an element, as a policy names it."""
+    """Hash of the content of an element, in the format of a content security policy."""
     content = page.partition(f"<{tag}>")[2].partition(f"</{tag}>")[0]
     return f"sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}"

@@ -1,4 +1,4 @@
-"""Sealed states: a client holds its state, and cannot change it."""
+"""Sealed states: a client holds its own state, but cannot change the state."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ _TIME_BYTES = 8
 
 
 class SealError(ValueError):
-    """A sealed state was forged, changed, cut, or is too old."""
+    """Error of a sealed state that was forged, changed or truncated, or is too old."""
 
 
 class Sealer:
     """Seals the bytes of sessions with HMAC-SHA256 and the time.
 
     Servers with the same secret accept each other's states, so a client may send each observation
-    to another one. The bytes are signed, not encrypted: a client can read its own state. A sealed
-    state can be used several times, to fork a stream or to repeat a request.
+    to a different server. The bytes are signed, not encrypted: a client can read its own state. A
+    sealed state can be used several times, to fork a stream or to repeat a request.
 
     Args:
-        secret: Key of at least 16 bytes; None makes a random one, so that states end with the
+        secret: Key of at least 16 bytes; None makes a random key, so that states end with the
             process.
         max_age: Seconds after which a sealed state is refused; None accepts all ages.
 

@@ -35,13 +35,13 @@ class Limits:
     Attributes:
         max_rows: Maximum number of rows that one call of the model steps together.
         max_waiting: Maximum number of observations that wait, and of requests to sessions on the
-            server; further ones are refused with the status 503.
-        max_connections: Maximum number of WebSocket connections; further ones are closed with the
-            code 1013.
+            server; further requests are refused with the status 503.
+        max_connections: Maximum number of WebSocket connections; further connections are closed
+            with the code 1013.
         max_observations: Maximum number of observations of a request, and of tokens that a request
             generates.
-        max_rate: Maximum number of observations per second of a client's address; further ones
-            are refused with the status 429. Default: unlimited.
+        max_rate: Maximum number of observations per second of a client's address; further
+            observations are refused with the status 429. Default: unlimited.
         max_request_bytes: Maximum size of a request in bytes, including its state.
         max_sessions: Maximum number of sessions on the server.
         idle_seconds: Seconds without a request after which a session may be removed, once the
@@ -67,7 +67,7 @@ class Limits:
 
 
 class Server:
-    """Steps sessions of a bundle: their bytes and observations in, predictions and bytes out.
+    """Processes the observations of sessions of a bundle, in batches over all clients.
 
     Args:
         bundle: The bundle, which describes raw observations.
@@ -107,7 +107,7 @@ class Server:
         sessions.set_function(store.count)
 
     def warm_up(self) -> None:
-        """Compiles the step for every number of rows that is used."""
+        """Compiles the step for each batch size in use."""
         for size in self._sizes:
             self._call([(self._zeros, self.bundle.session().state)], size)
 
@@ -140,7 +140,7 @@ class Server:
         return [None] * len(sessions)
 
     async def advance(self, session: Session, request: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """Processes the observations of a request; returns their predictions.
+        """Processes the observations of a request, and returns their predictions.
 
         Raises:
             RequestError: If the request is invalid, or the session has another number of steps.
@@ -150,8 +150,8 @@ class Server:
         expected = request.get("steps")
         if expected is not None and expected != session.num_steps:
             raise RequestError(
-                f"expected a session of {quote(expected)} observations (steps), got one of "
-                f"{session.num_steps}; an earlier request may have been processed.",
+                f"expected a session of {quote(expected)} observations (steps), got a session "
+                f"of {session.num_steps}; an earlier request may have been processed.",
                 409,
             )
         observations = get_observations(request, self.limits.max_observations)
@@ -182,14 +182,14 @@ class Server:
             )
 
     def open(self, content: bytes | None) -> Session:
-        """Returns a session from its bytes; None begins one."""
+        """Returns a session from its bytes; None begins a new session."""
         session = self.bundle.session()
         if content is not None:
             session.from_bytes(content)
         return session
 
     def unseal(self, sealed: Any) -> Session:
-        """Returns a session from its sealed state; None begins one."""
+        """Returns a session from its sealed state; None begins a new session."""
         return self.open(None if sealed is None else self.sealer.open(decode_state(sealed)))
 
     async def step_sealed(self, request: Mapping[str, Any]) -> dict[str, Any]:
@@ -200,7 +200,7 @@ class Server:
         return {"predictions": predictions, "steps": session.num_steps, "state": state}
 
     async def step_session(self, name: str, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Steps a session on the server, which is on the disk before the answer."""
+        """Steps a session on the server, and syncs it to the disk before the response."""
         async with self.turn(name):
             session = self.open(await self.read(name))
             predictions = await self.advance(session, request)
@@ -209,7 +209,7 @@ class Server:
 
     @contextlib.asynccontextmanager
     async def turn(self, name: str) -> AsyncIterator[None]:
-        """A request's turn at a session: its requests are processed one after another."""
+        """Locks a session, so that its requests are processed one after another."""
         if self._num_requests >= self.limits.max_waiting:
             raise OverloadError
         self._num_requests += 1
@@ -221,20 +221,22 @@ class Server:
 
     async def read(self, name: str) -> bytes:
         """Bytes of a session on the server."""
-        # In a thread, as the store is locked while it syncs the disk.
+        # In a thread, because the store is locked while it syncs to the disk.
         content = await asyncio.to_thread(self.store.read, name)
         if content is None:
-            raise RequestError(f"there is no session {quote(name)}; begin one.", 404)
+            raise RequestError(f"there is no session {quote(name)}; begin a session.", 404)
         return content
 
     async def begin(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Begins a session: a new one, one from a sealed state, or a fork of another one."""
+        """Begins a new session, a session from a sealed state, or a fork of another session."""
         if "state" in request and "fork" in request:
             raise RequestError("expected state or fork, got both.")
         self._num_begins += 1
         try:
             if not await asyncio.to_thread(self._has_room, self._num_begins):
-                raise OverloadError("the server has no room for further sessions.")
+                raise OverloadError(
+                    "the server has reached its maximum number of sessions; try again later."
+                )
             if "fork" in request:
                 session = self.open(await self.read(str(request["fork"])))
             else:
@@ -246,7 +248,7 @@ class Server:
         return {"session": name, "steps": session.num_steps}
 
     def _has_room(self, num_sessions: int) -> bool:
-        """Whether further sessions may begin; idle ones are removed if there are too many."""
+        """Whether further sessions may begin; removes idle sessions if there are too many."""
         limit = self.limits.max_sessions - num_sessions
         if self.store.count() > limit:
             self.store.remove_idle(self.limits.idle_seconds)

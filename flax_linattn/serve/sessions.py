@@ -1,4 +1,4 @@
-"""``SessionStore``: sessions in SQLite, so that answered observations survive a kill."""
+"""``SessionStore``: sessions in SQLite, so that answered observations survive a crash."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class SessionStore:
             )
         except sqlite3.Error as error:
             raise _unusable(path, error) from error
-        weakref.finalize(self, self._database.close)  # of a store that is dropped unclosed
+        weakref.finalize(self, self._database.close)  # if the store is never closed
         try:
             known = self._prepare(owner)
         except sqlite3.Error as error:
@@ -52,7 +52,7 @@ class SessionStore:
             raise ValueError(f"{path} holds sessions of another bundle; choose another file.")
 
     def _prepare(self, owner: str) -> str:
-        """Makes the tables of a new file; returns the owner of the file."""
+        """Makes the tables of a new file, and returns the owner of the file."""
         # Two servers would step a session from the same state, and lose an observation.
         self._database.execute("PRAGMA locking_mode=EXCLUSIVE")
         self._database.execute("PRAGMA journal_mode=WAL")
@@ -71,7 +71,7 @@ class SessionStore:
 
     @contextlib.contextmanager
     def _connection(self, action: str) -> Iterator[sqlite3.Connection]:
-        """The connection, for one thread at a time; its errors become ``OSError``."""
+        """Locks the connection for one thread; errors of SQLite become ``OSError``."""
         with self._lock:
             try:
                 yield self._database
@@ -88,10 +88,10 @@ class SessionStore:
         return None if row is None else row[0]
 
     def write(self, sessions: Sequence[tuple[str, bytes | None]]) -> None:
-        """Writes sessions in one transaction; None removes one.
+        """Writes sessions in one transaction; None removes a session.
 
         Raises:
-            OSError: If they cannot be written, for example because the disk is full; none is.
+            OSError: If the disk is full, for example; then no session is written.
         """
         now = time.time()
         with self._connection("written") as database:

@@ -1,4 +1,4 @@
-"""Search for the options of a task by Optuna: trials are runs, pruned by their validation."""
+"""Search for the options of a task with Optuna: each trial is a run, pruned by its validation."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ if TYPE_CHECKING:
     import optuna
 
 STUDY_FILE = "study.sqlite"
-NUM_UNPRUNED = 5
+NUM_STARTUP_TRIALS = 5
 """Number of trials that must finish before a trial is pruned."""
-_IS_FAILED = "failed"
+_FAILURE = "failed"
 
 
 @dataclasses.dataclass(frozen=True)
 class Range:
-    """Numbers to search: integers if both limits are, otherwise floats.
+    """Range of numbers to search: integers if both limits are integers, otherwise floats.
 
     Args:
         low: Smallest number.
         high: Largest number.
-        log: Whether to sample uniformly on a logarithmic scale.
+        log: Whether to sample on a logarithmic scale.
 
     Raises:
         OptionError: If the limits are not finite or not in order, or, with ``log``, not positive.
@@ -77,14 +77,14 @@ def tune(
     prune: bool = True,
     new_session: Callable[..., training.Session] = training.Session,
 ) -> list[dict[str, Any]]:
-    """Searches for options by training trials, and selects them by the validation metric.
+    """Searches for the options with the best validation metric by training trials.
 
     The option ``runs`` trains several seeds of each trial in one program; the value of a trial is
-    the mean of their best validations. Nothing is tested: ``evaluate_run`` tests a trial. Optuna's
-    sampler chooses the options, and stops trials whose validation is worse than the median of
-    earlier trials after as many steps. A study that was interrupted continues when it is called
-    with the same arguments, and so does its unfinished trial. Several processes may work on the
-    trials of one study.
+    the mean of the best validation values of its seeds. The search uses no test data;
+    ``evaluate_run`` tests a trial. Optuna's sampler chooses the options, and its pruner stops
+    trials whose validation is worse than the median of earlier trials after the same number of
+    steps. After an interruption, a call with the same arguments continues the study and its
+    unfinished trial. Several processes may train the trials of one study.
 
     Args:
         task: A task, or its name.
@@ -110,7 +110,7 @@ def tune(
         >>> tune(task, task.Config.of(epochs=3), {"seed": (0, 1)}, "runs/study")
         Traceback (most recent call last):
         ...
-        flax_linattn.checks.OptionError: a trial is not better by its seed; set seed for all trials.
+        flax_linattn.checks.OptionError: seed is not a hyperparameter; set seed for all trials.
     """
     task = get_task(task) if isinstance(task, str) else task
     check_integers(1, num_trials=num_trials)
@@ -138,7 +138,7 @@ class _Trials:
     new_session: Callable[..., training.Session]
 
     def run(self, num_trials: int) -> None:
-        """Finishes the trials that no process trains, then begins new ones up to a number."""
+        """Finishes interrupted trials, then starts new trials until there are ``num_trials``."""
         from optuna.trial import Trial, TrialState
 
         for begun in self.study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
@@ -148,7 +148,7 @@ class _Trials:
             self._train(self.study.ask())
 
     def _train(self, trial: optuna.Trial) -> None:
-        """Trains a trial, and stores its value, or why it has none."""
+        """Trains a trial, and stores its value, or the error that it failed with."""
         import optuna
         from optuna.trial import TrialState
 
@@ -173,7 +173,7 @@ class _Trials:
         except optuna.TrialPruned:
             self._end(trial, TrialState.PRUNED, "pruned")
         except (OptionError, training.NonFiniteLossError) as error:
-            trial.set_user_attr(_IS_FAILED, str(error))
+            trial.set_user_attr(_FAILURE, str(error))
             self._end(trial, TrialState.FAIL, f"failed: {error}")
         else:
             value = sum(numbers) / len(numbers)
@@ -187,7 +187,7 @@ class _Trials:
         print(f"trial {trial.number}: {about}", file=sys.stderr)
 
     def rows(self) -> list[dict[str, Any]]:
-        """A row for each trial that finished, the best first."""
+        """Makes a row for each trial that finished, the best trial first."""
         from optuna.study import StudyDirection
         from optuna.trial import TrialState
 
@@ -205,13 +205,13 @@ class _Trials:
         ]
 
     def explain_failure(self) -> str:
-        """Why the last trial failed."""
-        errors = [trial.user_attrs.get(_IS_FAILED) for trial in self.study.trials]
+        """Returns the error of the last trial that failed, or an empty string."""
+        errors = [trial.user_attrs.get(_FAILURE) for trial in self.study.trials]
         return next((error for error in reversed(errors) if error), "")
 
 
 class _Reporter:
-    """Tracker that reports the validations of a trial, and ends it where Optuna prunes it."""
+    """Tracker that reports validation values to Optuna, and ends the trial if Optuna prunes it."""
 
     def __init__(self, trial: optuna.Trial, monitor: str) -> None:
         self._trial, self._name = trial, f"validation_{monitor}"
@@ -236,7 +236,7 @@ class _Reporter:
 def _open_study(
     folder: Path, monitor: str, mode: str, prune: bool, seed: int
 ) -> Iterator[optuna.Study]:
-    """The study of a folder, which is created if there is none."""
+    """Opens the study of a folder, or creates it."""
     import_extra("optuna", "tuning needs optuna: pip install 'flax-linattn[tune]'.")
     import optuna
 
@@ -249,13 +249,13 @@ def _open_study(
         study = optuna.create_study(
             storage=storage,
             sampler=optuna.samplers.TPESampler(seed=seed),
-            pruner=optuna.pruners.MedianPruner(NUM_UNPRUNED) if prune else none,
+            pruner=optuna.pruners.MedianPruner(NUM_STARTUP_TRIALS) if prune else none,
             study_name="study",
             direction="maximize" if mode == "max" else "minimize",
             load_if_exists=True,
         )
         if study.get_trials(deepcopy=False):
-            study.sampler.reseed_rng()  # or it would sample the values of the first trials again
+            study.sampler.reseed_rng()  # otherwise it samples the values of the first trials
         study.set_user_attr("monitor", monitor)
         yield study
     finally:
@@ -264,7 +264,7 @@ def _open_study(
 
 
 def _find_monitor(task: Task[Any, Any, Any], config: Config) -> tuple[str, str]:
-    """The validation metric that selects parameters, and its mode."""
+    """Finds the validation metric that selects parameters, and its mode."""
     data = task.load(config)
     if isinstance(task, Choosing):
         config, _ = task.choose(data, config)
@@ -273,7 +273,7 @@ def _find_monitor(task: Task[Any, Any, Any], config: Config) -> tuple[str, str]:
 
 
 def _check_search(search: Search, config: Config) -> None:
-    """Checks names and values of a search before the first trial."""
+    """Checks the names and values of a search before the first trial."""
     if not search:
         raise OptionError("expected an option to search, got none; set search=....", "search")
     hints = flat_hints(type(config))
@@ -281,12 +281,12 @@ def _check_search(search: Search, config: Config) -> None:
         check_choice(hints, option=name)
         if name in ("seed", "runs"):
             raise OptionError(
-                f"a trial is not better by its {name}; set {name} for all trials.", "search"
+                f"{name} is not a hyperparameter; set {name} for all trials.", "search"
             )
         if isinstance(values, Range):
             limits = (values.low, values.high)
         elif isinstance(values, str) or not values:
-            raise OptionError(f"expected choices of {name}, got {quote(values)}.", "search")
+            raise OptionError(f"expected values of {name}, got {quote(values)}.", "search")
         else:
             limits = tuple(values)
         for value in limits:
@@ -295,13 +295,13 @@ def _check_search(search: Search, config: Config) -> None:
             except TypeError as error:
                 raise OptionError(str(error), "search") from None
             except ValueError:
-                pass  # possible with other values of the other options: the trial says so
+                pass  # the value may be valid with other searched options, or the trial fails
 
 
 def _check_same_study(
     study: optuna.Study, folder: Path, task: Task[Any, Any, Any], config: Config, search: Search
 ) -> None:
-    """Checks that a study continues with the options that it began with."""
+    """Checks that a study continues with its first options and search."""
     about = {
         "task": task.name,
         "options": config.resolve().to_json(),
@@ -324,13 +324,13 @@ def _check_same_study(
         ]
         raise OptionError(
             f"the study in {folder} has another value of {', '.join(options or names)}; continue "
-            "it with its own options, or choose another folder.",
+            "with the value of the study, or choose another folder.",
             "study",
         )
 
 
 def _suggest(trial: optuna.Trial, name: str, values: Range | Sequence[Any]) -> Any:
-    """A value of an option for a trial; choices are suggested by their index."""
+    """Suggests the value of an option for a trial; choices are suggested by their index."""
     if not isinstance(values, Range):
         return values[trial.suggest_categorical(name, range(len(values)))]
     if isinstance(values.low, int) and isinstance(values.high, int):
@@ -344,5 +344,5 @@ def _value(trial: Any, name: str, values: Range | Sequence[Any]) -> Any:
 
 
 def format_value(value: Any) -> str:
-    """Formats the value of an option that was searched."""
+    """Formats a value of an option for tables and messages."""
     return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -125,7 +125,7 @@ def test_a_session_is_saved_and_continued(export: Any, tmp_path: Path) -> None:
     Bundle(later).session().from_bytes(saved)  # a bundle that was renewed
     with pytest.raises(BundleError, match="the session belongs to another bundle"):
         Bundle(export("softmax")).session().from_bytes(saved)
-    for wrong, message in ((b"PK", "other bytes"), (saved[:-1], "is cut"), (saved + b"0", "long")):
+    for wrong, message in ((b"PK", "other bytes"), (saved[:-1], "are cut"), (saved + b"0", "long")):
         with pytest.raises(BundleError, match=message):
             other.from_bytes(wrong)
     assert other.num_steps == 1

@@ -92,11 +92,11 @@ def test_what_is_refused(tmp_path: Path) -> None:
     path, x = tmp_path / "model.h", jnp.ones((1, CHANNELS))
     with pytest.raises(OptionError, match="whose state grows with the number of observations"):
         inference.export_c(path, classifier("softmax"), x)
-    with pytest.raises(OptionError, match="expected a name in C, got 'a-b'"):
+    with pytest.raises(OptionError, match="expected name as a C identifier, got 'a-b'"):
         inference.export_c(path, classifier("aaren"), x, name="a-b")
     with pytest.raises(OptionError, match="operation 'cholesky', which has no translation to C"):
         inference.export_c(path, Step(lambda x, s: jnp.linalg.cholesky(x[..., None] * s)), x)
-    with pytest.raises(OptionError, match="an array of bfloat16; C has float32, int32"):
+    with pytest.raises(OptionError, match="an array of bfloat16, but C has only float32, int32"):
         inference.export_c(path, Step(lambda x, s: (x + s).astype(jnp.bfloat16)), x)
     with pytest.raises(OptionError, match="has writes at indices that are clipped, which has no"):
         index = lambda x: x[0, 0].astype(jnp.int32)  # noqa: E731

@@ -90,6 +90,6 @@ def test_what_is_refused(tmp_path: Path) -> None:
         inference.export_onnx(path, classifier("softmax"), x)
     with pytest.raises(OptionError, match="operation 'cholesky', which has no translation to ONNX"):
         inference.export_onnx(path, Step(lambda x, s: jnp.linalg.cholesky(x[..., None] * s)), x)
-    with pytest.raises(OptionError, match="an array of bfloat16; ONNX is written for float32"):
+    with pytest.raises(OptionError, match="bfloat16, but ONNX export supports only float32"):
         inference.export_onnx(path, Step(lambda x, s: (x + s).astype(jnp.bfloat16)), x)
     assert not path.exists()

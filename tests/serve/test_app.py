@@ -404,7 +404,7 @@ def test_room_for_sessions_is_limited(bundle: Bundle) -> None:
         both = client.post("/v1/sessions", json={"state": None, "fork": "a"})
         assert "expected state or fork, got both" in ok(both, 400)["error"]
         busy = client.post("/v1/sessions", json={})
-        assert "no room for further sessions" in ok(busy, 503)["error"]
+        assert "has reached its maximum number of sessions" in ok(busy, 503)["error"]
         assert busy.headers["Retry-After"] == "1"
 
 

@@ -649,7 +649,7 @@ def test_a_run_becomes_c_and_onnx(task, case, run_dir, lines, tmp_path, capsys):
     """Names begin with the name of the file; a header is replaced only if asked to."""
     path = tmp_path / "my-model.h"
     args = ["export", str(run_dir), "--out", str(path), "--format", "c"]
-    assert "platforms belongs to a bundle; remove it" in fail(capsys, *args, "--platforms", "cpu")
+    assert "platforms is an option of bundles" in fail(capsys, *args, "--platforms", "cpu")
     assert cli.main(args) == 0
     assert f"# {path}: bytes of its parts: weights " in capsys.readouterr().err
     text = path.read_text()
@@ -658,7 +658,7 @@ def test_a_run_becomes_c_and_onnx(task, case, run_dir, lines, tmp_path, capsys):
     assert f"{path} exists; choose another file" in fail(capsys, *args)
     assert cli.main([*args, "--again"]) == 0 and path.read_text() == text
     path.write_text("another file")
-    assert "is no exported model; choose another file" in fail(capsys, *args, "--again")
+    assert "is not an exported model; choose another file" in fail(capsys, *args, "--again")
     pytest.importorskip("onnx")
     path = path.with_suffix(".onnx")
     args = [*args[:3], str(path), "--format", "onnx"]

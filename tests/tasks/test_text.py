@@ -233,7 +233,7 @@ def test_the_state_carried_over_a_text_is_exact(name, documents, file, tmp_path)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MECHANISMS)
 def test_the_state_carried_over_a_long_text_is_exact(name, file):
-    check_carried(new_run(file, mechanism=MECHANISMS[name]), 100_000, evaluate.CHUNK)
+    check_carried(new_run(file, mechanism=MECHANISMS[name]), 100_000, evaluate.CHUNK_SIZE)
 
 
 def test_a_growing_cache_begins_again_at_each_window(file):
@@ -267,9 +267,9 @@ def test_baselines_of_a_known_text(file, capsys, monkeypatch):
     noise = np.random.default_rng(0).integers(256, size=(2, 20_000), dtype=np.uint8)
     for compress, _ in baselines.COMPRESSORS.values():
         assert baselines.bits_per_byte(compress, *map(bytes, noise)) > 7.9
-    monkeypatch.setattr(baselines, "READ_BYTES", 1000)
+    monkeypatch.setattr(baselines, "MAX_TRAIN_BYTES", 1000)
     last = baselines.test_baselines(run, tokens)
-    assert "the baselines have read the last 1 kB" in capsys.readouterr().err
+    assert "the baselines use only the last 1 kB" in capsys.readouterr().err
     assert last["xz_bits_per_byte"] > values["xz_bits_per_byte"]
     find_spec = baselines.importlib.util.find_spec
     monkeypatch.setattr(
@@ -423,14 +423,14 @@ BAD = {
     "none": ([], "expected a text to train on, got none; pass"),
     "empty": (["--file", "empty.txt"], "expected a train text of at least 2 tokens, got 0"),
     "short": (["--file", "short.txt"], "expected a validation text of at least 2 tokens, got 0"),
-    "context": (["--file", "latin.txt", "--context", "1024"], "text of more than 1024 tokens"),
+    "context": (["--file", "latin.txt", "--context", "1024"], "the context of 1024 tokens"),
     "column": (["--file", "a.jsonl", "--column", "b"], "a.jsonl:1: expected a string 'b', found"),
     "utf-8": (["--file", "latin.txt", "--vocabulary", "300"], "latin.txt: expected UTF-8"),
     "tokenizer": (["--file", "latin.txt", "--tokenizer", "short.txt"], "short.txt, got neither"),
     "no tokenizer": (["--file", "latin.txt", "--tokenizer", "no.json"], "expected a tokenizer at"),
     "two": (
         ["--file", "latin.txt", "--tokenizer", "no.json", "--vocabulary", "300"],
-        "--tokenizer loads a tokenizer, and --vocabulary trains one",
+        "--tokenizer and --vocabulary cannot be combined",
     ),
     "vocabulary": (["--file", "latin.txt", "--vocabulary", "9"], "vocabulary"),
     "split": (["--file", "latin.txt", "--split", "1/0/1"], "expected split as three numbers"),

@@ -49,7 +49,7 @@ from flax_linattn.tasks.prediction_table import make_table
 from flax_linattn.tasks.spec import Run
 from flax_linattn.tasks.task import DataSummary, Report, Task
 
-COMPARED = 300
+NUM_COMPARED_ROWS = 300
 """Rows over which the stream is compared with the parallel model."""
 
 
@@ -175,7 +175,7 @@ class ForecastTask(Task[ForecastConfig, SeriesPanel, ForecastSpec]):
         assert isinstance(batches, PanelWindows)
         length = run.config.data.context_length
         return stream_error(
-            run, batches, COMPARED if run.model.backbone.constant_memory else length
+            run, batches, NUM_COMPARED_ROWS if run.model.backbone.constant_memory else length
         )
 
     def predict(self, run: Run, file: Path | None) -> pd.DataFrame:

@@ -1,4 +1,4 @@
-"""Language models on text: bits per byte, generation, and scores of text as it arrives."""
+"""Language models on text: training, bits per byte, generation, and scores of streamed text."""
 
 from flax_linattn.tasks.text.data import TextSpec
 from flax_linattn.tasks.text.generate import (

@@ -1,4 +1,4 @@
-"""Baselines of language models: compressors that have read the training text, and frequencies."""
+"""Baselines of language models: compressors primed with the training text, byte frequencies."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ BASELINES = Baselines(
     num_train="num_train_bytes",
 )
 
-READ_BYTES = 2**23
-"""Maximum number of bytes at the end of the training text that a compressor reads first."""
+MAX_TRAIN_BYTES = 2**23
+"""Maximum number of bytes at the end of the training text that baselines use."""
 PPMD_ORDER = 6
 PPMD_MEMORY = 2**28
 
@@ -58,19 +58,19 @@ COMPRESSORS: Mapping[str, tuple[Callable[[bytes], int], str]] = {
     "zstd": (_zstd, "zstandard"),
     "ppmd": (_ppmd, "pyppmd"),
 }
-"""Function of a text to its compressed size in bytes, and the package, by baseline."""
+"""Function from a text to its compressed size in bytes, and the required package, by baseline."""
 
 
 def test_baselines(run: Run, tokens: NDArray[np.integer]) -> dict[str, Any]:
-    """Bits per byte of the baselines on the text of tokens, after the training text."""
+    """Computes the bits per byte of each baseline on the text of tokens."""
     tokenizer = run.data_spec.make_tokenizer()
     corpus = read_or_note(lambda: load(run.config, tokenizer))
     test = tokenizer.decode(np.asarray(tokens[1:]))
     if corpus is None or not test:
         return {}
-    # A token has at least a byte, except for the few that begin documents.
-    read = tokenizer.decode(np.asarray(corpus.train[-READ_BYTES:]))
-    train = read[-READ_BYTES:]
+    # Tokens have at least one byte each, except for the few tokens that begin documents.
+    text = tokenizer.decode(np.asarray(corpus.train[-MAX_TRAIN_BYTES:]))
+    train = text[-MAX_TRAIN_BYTES:]
     values: dict[str, Any] = {"unigram_bits_per_byte": unigram_bits(train, test)}
     missing = []
     for name, (compress, package) in COMPRESSORS.items():
@@ -80,14 +80,14 @@ def test_baselines(run: Run, tokens: NDArray[np.integer]) -> dict[str, Any]:
             values[f"{name}_bits_per_byte"] = bits_per_byte(compress, train, test)
     if missing:
         print(
-            f"note: baselines are left out, because {' and '.join(missing)} "
+            f"note: some baselines are skipped, because {' and '.join(missing)} "
             f"{'is' if len(missing) == 1 else 'are'} not installed: pip install "
             "'flax-linattn[text]'",
             file=sys.stderr,
         )
-    if max(len(corpus.train), len(read)) > READ_BYTES:
+    if max(len(corpus.train), len(text)) > MAX_TRAIN_BYTES:
         print(
-            f"note: the baselines have read the last {format_bytes(len(train))} of the training "
+            f"note: the baselines use only the last {format_bytes(len(train))} of the training "
             "text",
             file=sys.stderr,
         )
@@ -95,12 +95,12 @@ def test_baselines(run: Run, tokens: NDArray[np.integer]) -> dict[str, Any]:
 
 
 def bits_per_byte(compress: Callable[[bytes], int], train: bytes, test: bytes) -> float:
-    """Bits that a compressor takes for each byte of a text, after it has read another."""
+    """Bits per byte of a compressor on the test text, primed with the training text."""
     return 8 * (compress(train + test) - compress(train)) / len(test)
 
 
 def unigram_bits(train: bytes, test: bytes) -> float:
-    """Bits per byte under the byte frequencies of another text, with add-one smoothing."""
+    """Bits per byte under the byte frequencies of the training text, with add-one smoothing."""
     counts = np.bincount(np.frombuffer(train, np.uint8), minlength=256) + 1
     bits = -np.log2(counts / counts.sum())
     return float(np.mean(bits[np.frombuffer(test, np.uint8)]))

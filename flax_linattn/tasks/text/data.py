@@ -1,4 +1,4 @@
-"""Texts of a run: loading, batches and data spec."""
+"""Text of a run: loading, batches and data spec."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ class TextSpec(DataSpec):
     Attributes:
         dataset: Name of the file or folder.
         tokenizer: Kind of the tokenizer.
-        num_tokens: Number of different tokens, including special tokens.
-        has_documents: Whether a token begins each document.
+        num_tokens: Vocabulary size, including special tokens.
+        has_documents: Whether the text has documents, each of which begins with a special token.
         checksum: Checksum of the tokens.
-        tokenizer_data: The tokenizer, see ``data.texts.make_tokenizer``.
+        tokenizer_data: Serialized tokenizer; see ``data.texts.make_tokenizer``.
     """
 
     dataset: str
@@ -80,13 +80,13 @@ class TextSpec(DataSpec):
         return make_tokenizer(self.tokenizer, self.tokenizer_data)
 
     def check(self) -> None:
-        """Checks types and sizes of what was read from the run folder."""
+        """Checks the types and sizes of the values that were read from the run folder."""
         super().check()
         check_choice(KINDS, tokenizer=self.tokenizer)
         check_integers(2, 2**31 - 1, num_tokens=self.num_tokens)
         if (known := self.make_tokenizer().num_tokens) != self.num_tokens:
             raise ValueError(
-                f"expected num_tokens {known}, of the tokenizer, got {self.num_tokens}."
+                f"expected num_tokens {known} as in the tokenizer, got {self.num_tokens}."
             )
 
 
@@ -132,23 +132,23 @@ def compute_checksum(parts: Iterable[NDArray[np.integer]]) -> str:
 
 
 def make_batches(corpus: Corpus, config: TextConfig, sequence_shards: int = 1) -> training.Splits:
-    """Makes batches of windows, in random order for training, else in the order of the text.
+    """Makes batches of windows; training windows are in random order, others in text order.
 
     Raises:
-        OptionError: If the training text is shorter than a window, or devices cannot split one.
+        OptionError: If the training text is too short, or devices cannot split the context.
     """
     context, num_train = config.data.context, len(corpus.train)
     if context % sequence_shards:
         raise OptionError(
             f"expected a context that {sequence_shards} devices can split evenly, got {context}; "
-            "choose a multiple of their number, or remove seq from the mesh.",
+            f"choose a multiple of {sequence_shards}, or remove seq from the mesh.",
             "context",
             "mesh",
         )
     if num_train <= context:
         raise OptionError(
-            f"expected a training text of more than {context} tokens, the context, got "
-            f"{num_train:,}; pass a longer text, or a smaller context.",
+            f"expected a training text longer than the context of {context} tokens, got "
+            f"{num_train:,} tokens; pass a longer text, or a smaller context.",
             "file",
             "context",
         )
@@ -189,8 +189,8 @@ def read_test(run: Run, file: Path | None) -> TokenWindows:
                 f"expected a text of at least 2 tokens in {file}, got {len(tokens)}.", "test_file"
             )
         if len(tokens) > (limit := config.data.test_tokens):
-            cut = f"{limit:,} of {len(tokens):,} tokens, the test_tokens of the run"
-            print(f"note: {file}: only the first {cut}, are used", file=sys.stderr)
+            used = f"only the first {limit:,} of {len(tokens):,} tokens are used"
+            print(f"note: {file}: {used} (test_tokens of the run)", file=sys.stderr)
     return TokenWindows(
         tokens,
         config.fit.batch_size,

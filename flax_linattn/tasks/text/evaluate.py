@@ -1,4 +1,4 @@
-"""Scores of a language model: bits of each token, by windows or with the state carried over."""
+"""Scores of a language model: bits of each token, in windows or with the state carried over."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from flax_linattn.data.texts import TokenWindows
 from flax_linattn.tasks.spec import Run
 from flax_linattn.typing import Array, State
 
-CHUNK = 512
-"""Number of tokens that the state is carried over at once."""
+CHUNK_SIZE = 512
+"""Number of tokens of a chunk, from whose end the state is carried over to the next chunk."""
 COPY_CONTEXT = 8
-"""Number of tokens that a copied passage shares with its first occurrence before a prediction."""
+"""Number of preceding tokens that a token shares with an earlier passage to count as a copy."""
 MAX_LOGITS = 2**23
 """Maximum number of logits in memory at once."""
 NUM_BINS = 10
@@ -31,7 +31,7 @@ class Scores(NamedTuple):
     Attributes:
         bits: Bits -log2 p of each token.
         confidence: Probability of the most likely token.
-        is_right: Whether the most likely token is the token.
+        is_right: Whether the most likely token is the actual token.
     """
 
     bits: Any
@@ -42,7 +42,7 @@ class Scores(NamedTuple):
 def loss_fn(
     model: models.LanguageModel, batch: dict[str, Array], dropout_key: Array | None
 ) -> tuple[Array, dict[str, tuple[Array, Array]]]:
-    """Computes the mean cross-entropy of the targets in nats, and the bits of a token.
+    """Computes the mean cross-entropy of the targets in nats, and the mean bits per token.
 
     With a large vocabulary, logits are computed for a few tokens at a time to save memory.
     """
@@ -61,7 +61,7 @@ def loss_fn(
 
 
 def score(logits: Array, targets: Array) -> Scores:
-    """Scores targets [...] by logits [..., N]."""
+    """Scores targets [...] with logits [..., N]."""
     log_p = jax.nn.log_softmax(logits)
     own = jnp.take_along_axis(log_p, targets[..., None], axis=-1)[..., 0]
     # In bfloat16 the sums over many tokens would lose bits.
@@ -77,12 +77,12 @@ def score_pairs(
     targets: Array,
     segment_ids: Array | None = None,
 ) -> Scores:
-    """Scores targets [B, T], each the token after one of ``tokens`` [B, T]."""
+    """Scores targets [B, T]; ``targets[b, t]`` is the token after ``tokens[b, t]``."""
     return _score_features(model, model.backbone(tokens, segment_ids=segment_ids), targets)
 
 
 def _score_features(model: models.LanguageModel, features: Array, targets: Array) -> Scores:
-    """Scores targets [B, T] by features [B, T, C], with the logits of a few tokens in memory."""
+    """Scores targets [B, T] with features [B, T, C], a few tokens at a time to save memory."""
     if targets.size * model.num_tokens <= MAX_LOGITS:
         return score(model.read(features), targets)
 
@@ -110,7 +110,7 @@ def _score_chunk(
 
 
 def score_windows(run: Run, windows: TokenWindows) -> Scores:
-    """Scores all targets in separate windows, [N]: the first tokens of each have little context."""
+    """Scores all targets [N] in separate windows, whose first tokens have little context."""
     parts = []
     for step in range(len(windows)):
         batch = windows.batch(step)
@@ -121,8 +121,8 @@ def score_windows(run: Run, windows: TokenWindows) -> Scores:
     return Scores(*map(np.concatenate, zip(*parts, strict=True)))
 
 
-def score_carried(run: Run, windows: TokenWindows, chunk: int = CHUNK) -> Scores:
-    """Scores all targets with the state carried over the whole text, [N], as a stream does.
+def score_carried(run: Run, windows: TokenWindows, chunk: int = CHUNK_SIZE) -> Scores:
+    """Scores all targets [N] with the state carried over the whole text, as a stream does.
 
     A document begins with the initial state. The model needs a state of constant size.
     """
@@ -133,8 +133,8 @@ def score_carried(run: Run, windows: TokenWindows, chunk: int = CHUNK) -> Scores
     for start in range(0, num_targets, chunk):
         window: Any = np.asarray(tokens[start : start + chunk + 1], np.int32)
         size = len(window) - 1
-        window = np.pad(window, (0, chunk - size))[None]  # later tokens change nothing before them
-        if windows.begin is not None:  # the state holds the id that continues
+        window = np.pad(window, (0, chunk - size))[None]  # padding at the end changes no score
+        if windows.begin is not None:  # segment ids continue in the next chunk
             segment_ids = num_begun + np.cumsum(
                 window[:, :-1] == windows.begin, axis=1, dtype=np.int32
             )
@@ -145,18 +145,18 @@ def score_carried(run: Run, windows: TokenWindows, chunk: int = CHUNK) -> Scores
 
 
 def carries_state(run: Run) -> bool:
-    """Whether the state of a run can be carried over any length of text."""
+    """Whether the state of a run can be carried over a text of any length."""
     model = run.model
     return bool(model.streams and model.backbone.constant_memory and model.num_positions is None)
 
 
 def count_bytes(run: Run, tokens: NDArray[np.integer]) -> int:
-    """Number of bytes of the text of tokens."""
+    """Counts the bytes of the text that tokens encode."""
     return len(run.data_spec.make_tokenizer().decode(np.asarray(tokens)))
 
 
 def report_values(run: Run, windows: TokenWindows) -> dict[str, Any]:
-    """Bits per byte and per token, accuracy, calibration, and tables by position and distance."""
+    """Computes the metrics of the test text, with tables by position, probability and distance."""
     by_window = score_windows(run, windows)
     best = score_carried(run, windows) if carries_state(run) else by_window
     tokens = np.asarray(windows.tokens)
@@ -224,7 +224,7 @@ def calibration_table(scores: Scores) -> list[dict[str, Any]]:
 
 
 def calibration_error(rows: list[dict[str, Any]]) -> float:
-    """Expected calibration error of a table: mean difference of confidence and accuracy."""
+    """Expected calibration error: mean absolute difference between confidence and accuracy."""
     total = sum(row["tokens"] for row in rows)
     return sum(row["tokens"] * abs(row["confidence"] - row["accuracy"]) for row in rows) / total
 
@@ -233,7 +233,7 @@ def copy_table(scores: Scores, tokens: NDArray[np.integer]) -> list[dict[str, An
     """Accuracy on tokens that repeat an earlier passage, by the distance to it.
 
     A token repeats a passage if the ``COPY_CONTEXT`` tokens before it, and the token itself, have
-    occurred before; the last occurrence counts. A model that copies predicts it.
+    occurred before, at last at that distance. A model that copies the passage predicts the token.
     """
     distance = copy_distances(tokens, COPY_CONTEXT)[1:]
     rows, repeats = [], distance > 0
@@ -254,7 +254,7 @@ def copy_table(scores: Scores, tokens: NDArray[np.integer]) -> list[dict[str, An
 def copy_distances(tokens: NDArray[np.integer], context: int) -> NDArray[np.int64]:
     """Distances of tokens to their last occurrence after the same ``context`` tokens, int64 [N].
 
-    It is 0 where there is none.
+    The distance of a token without an earlier occurrence is 0.
 
     Example:
         >>> copy_distances(np.array([1, 2, 3, 9, 1, 2, 3, 1, 2, 4]), 2).tolist()

@@ -1,4 +1,4 @@
-"""Generation of text: prompts, text as it is generated, and saved states of prompts."""
+"""Text generation: prompts, text in pieces or batches, and saved states of prompts."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from flax_linattn.tasks.options import mechanism_name
 from flax_linattn.tasks.spec import Run
 from flax_linattn.typing import State
 
-CHUNK = 512
+CHUNK_SIZE = 512
 """Number of tokens of a prompt that are processed at once."""
-PADDING = 64
-"""Texts are padded to multiples of this number, so that few lengths are compiled."""
+LENGTH_MULTIPLE = 64
+"""Prompts are padded to a multiple of this length, so that few lengths are compiled."""
 
 
 class PromptState(NamedTuple):
@@ -40,7 +40,7 @@ class PromptState(NamedTuple):
 
 
 class TextGenerator(Iterator[str]):
-    """Iterator over the pieces of a generated text, each of whole characters.
+    """Iterator over a generated text, in pieces of whole characters.
 
     Args:
         run: A run of a language model.
@@ -104,7 +104,7 @@ class TextGenerator(Iterator[str]):
                 stop=[] if run.data_spec.begin is None else [run.data_spec.begin],
                 state=state,
                 max_length=None if state is not None else max_length,
-                chunk_size=CHUNK,
+                chunk_size=CHUNK_SIZE,
                 **_sampling(seed, temperature, sampling),
             )
         pieces = run.data_spec.make_tokenizer().decode_stream(self._tokens())
@@ -138,7 +138,7 @@ def generate_batch(
 ) -> list[str]:
     """Continues several prompts in one program; see ``TextGenerator`` for the options.
 
-    Row i samples with the key ``fold_in(key(seed), i)``, so its samples depend on no other row.
+    Prompt i samples with the key ``fold_in(key(seed), i)``, whatever the other prompts are.
     """
     check_integers(1, max_tokens=max_tokens)
     _check_stop(stop)
@@ -158,7 +158,7 @@ def generate_batch(
         jnp.asarray(mask),
         stop=[] if begin is None else [begin],
         max_length=max_length,
-        chunk_size=CHUNK,
+        chunk_size=CHUNK_SIZE,
         **_sampling(seed, temperature, sampling),
     )
     decode_stream = run.data_spec.make_tokenizer().decode_stream
@@ -167,7 +167,7 @@ def generate_batch(
 
 
 def until(pieces: Iterator[str], stop: Sequence[str]) -> Iterator[str]:
-    """Yields text up to the first of several stop texts; holds back what may begin one.
+    """Yields text up to the first stop text; holds back text that may begin a stop text.
 
     Example:
         >>> list(until(iter(["a", "b", "<e", "x<", "end", ">c"]), ["<end>"]))
@@ -190,7 +190,7 @@ def until(pieces: Iterator[str], stop: Sequence[str]) -> Iterator[str]:
 
 
 def _common(held: str, stop: str) -> int:
-    """Length of the longest end of a text that begins a stop text."""
+    """Length of the longest suffix of a text that is a proper prefix of a stop text."""
     sizes = range(min(len(held), len(stop) - 1), 0, -1)
     return next((size for size in sizes if held.endswith(stop[:size])), 0)
 
@@ -198,7 +198,7 @@ def _common(held: str, stop: str) -> int:
 def read_tokens(
     run: Run, tokens: NDArray[np.int32], state: State | None, max_length: int | None
 ) -> State:
-    """Computes the state after tokens, from another state or the initial one."""
+    """Computes the state after tokens, starting from a state or from the initial state."""
     if not len(tokens):
         return run.model.init_state(1, max_length) if state is None else state
     padded, mask = _pad([tokens])
@@ -208,13 +208,13 @@ def read_tokens(
         jnp.asarray(mask),
         state=state,
         max_length=None if state is not None else max_length,
-        chunk_size=CHUNK,
+        chunk_size=CHUNK_SIZE,
     )
     return state
 
 
 def save_prompt(path: Path, run: Run, prompt_state: PromptState) -> None:
-    """Saves the state of a text; the file is as large as the state, however long the text is."""
+    """Saves the state after a text; the file has the size of the state, not of the text."""
     metadata = {
         "task": run.task.name,
         "mechanism": mechanism_name(run.config.layers),
@@ -259,7 +259,7 @@ def load_prompt(path: Path, run: Run) -> PromptState:
     with_limit = inference.describe_state(path).metadata.get("max_length")
     length = with_limit if type(with_limit) is int and 0 < with_limit < 2**31 else None
     length = (length or 1) if _has_limit(run) else None
-    # Shapes alone: the file must hold the arrays before memory of its max_length is taken.
+    # Only shapes: the file must hold arrays of max_length slots before memory is allocated.
     like = jax.eval_shape(lambda: run.model.init_state(1, length))
     state, _ = load_state(path, like, check=check)
     return PromptState(state, names["token"], names["max_length"])
@@ -341,12 +341,12 @@ def _sampling(seed: int, temperature: float, options: dict[str, Any]) -> dict[st
 
 
 def padded_length(length: int) -> int:
-    """The next multiple of ``PADDING``."""
-    return -(-length // PADDING) * PADDING
+    """Rounds a length up to a multiple of ``LENGTH_MULTIPLE``."""
+    return -(-length // LENGTH_MULTIPLE) * LENGTH_MULTIPLE
 
 
 def _pad(rows: Sequence[NDArray[np.int32]]) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
-    """Pads rows at the end to a common length, a multiple of ``PADDING``; returns their mask."""
+    """Pads rows at the end to a common multiple of ``LENGTH_MULTIPLE``; returns rows and mask."""
     length = padded_length(max(map(len, rows)))
     padded = np.stack([np.pad(row, (0, length - len(row))) for row in rows])
     return padded, np.arange(length) < np.array([len(row) for row in rows])[:, None]

@@ -1,4 +1,4 @@
-"""Runs of language models in lm-evaluation-harness."""
+"""Evaluation of language models with lm-evaluation-harness."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from flax_linattn.tasks.text.generate import TextGenerator, padded_length
 def harness_model(run: Run | str | Path) -> Any:
     """Makes an ``lm_eval.api.model.LM`` of a run, to pass to ``lm_eval.simple_evaluate``.
 
-    A text without context follows the token that begins a document, or a newline if the run was
-    trained on a single text. Contexts longer than the learned positions are cut at their
-    beginning. Generation selects the most likely tokens, unless a task asks for sampling.
+    A text without context is scored after the token that begins a document, or after a newline if
+    the run was trained on a single text. Contexts longer than the learned positions are truncated
+    at their beginning. Generation selects the most likely tokens, unless a task asks for sampling.
 
     Args:
         run: A run of the task text, or its folder.
@@ -35,7 +35,7 @@ def harness_model(run: Run | str | Path) -> Any:
         >>> lm_eval.simple_evaluate(run, tasks=["lambada_openai"])  # doctest: +SKIP
     """
     api = import_extra(
-        "lm_eval.api.model", "the evaluation harness needs a package: pip install lm-eval"
+        "lm_eval.api.model", "harness_model needs lm-evaluation-harness: pip install lm-eval"
     )
     loaded = run if isinstance(run, Run) else load_run(run)
 
@@ -55,8 +55,8 @@ def harness_model(run: Run | str | Path) -> Any:
 
 
 def score_continuation(run: Run, context: str, continuation: str) -> tuple[float, bool]:
-    """Log-likelihood of a text after a context in nats, and whether it is the most likely one."""
-    # A space belongs to the word after it, as tokenizers have it.
+    """Log-likelihood of a continuation in nats, and whether greedy decoding would generate it."""
+    # Tokenizers join a space with the word after it, so spaces at the end of the context move.
     stripped = context.rstrip()
     context, continuation = stripped, context[len(stripped) :] + continuation
     encode = run.data_spec.make_tokenizer().encode
@@ -78,7 +78,7 @@ def score_continuation(run: Run, context: str, continuation: str) -> tuple[float
 def score_text(run: Run, text: str) -> float:
     """Log-likelihood of a text in nats, with the state carried over its whole length.
 
-    Without such a state, a model attends to the whole text, or to windows of its learned positions.
+    A model with a growing cache attends to the whole text, or to windows of its learned positions.
     """
     tokens = _after_begin(run, run.data_spec.make_tokenizer().encode(text.encode()))
     score = score_carried if carries_state(run) else score_windows
@@ -86,14 +86,14 @@ def score_text(run: Run, text: str) -> float:
 
 
 def _windows(run: Run, tokens: NDArray[np.int32]) -> TokenWindows:
-    """One window of all tokens, or windows as long as the learned positions."""
+    """Makes one window of all tokens, or windows as long as the learned positions."""
     length = padded_length(len(tokens) - 1)
     length = min(length, run.model.num_positions or length)
     return TokenWindows(tokens, 1, length=length, begin=None, seed=None)
 
 
 def generate_until(run: Run, context: str, options: dict[str, Any]) -> str:
-    """Continues a context up to one of the texts in ``until``."""
+    """Continues a context up to the first stop text in ``options["until"]``."""
     until = options.get("until") or ()
     until = [until] if isinstance(until, str) else [text for text in until if text]
     prompt, max_tokens = context.encode(), int(options.get("max_gen_toks", 256))

@@ -26,7 +26,7 @@ TEXT_LAYERS = Layers(
     short_conv=4,
     output_norm="rms",
 )
-"""Default layers: Gated DeltaNet's, small enough to train on a CPU."""
+"""Default layers: a Gated DeltaNet that is small enough to train on a CPU."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,7 +40,7 @@ class TextData(Options):
         tokenizer: Tokenizer file: a tokenizer.json of the Hugging Face tokenizers library, or a
             SentencePiece model; or the folder of a text run, to use its tokenizer. Default: bytes.
         vocabulary: Vocabulary size of a byte-level BPE tokenizer to train on the training text, at
-            least 257; 0 trains none.
+            least 257; 0 trains no tokenizer.
         split: Relative sizes of the training, validation and test text, in the order of the file.
             Files of a folder are split at random, unless folders or files are named train and
             test.
@@ -66,7 +66,7 @@ class TextData(Options):
             check_integers(257, 2**20, vocabulary=self.vocabulary)
         if self.tokenizer is not None and self.vocabulary:
             raise OptionError(
-                "tokenizer=... loads a tokenizer, and vocabulary=... trains one; remove one.",
+                "tokenizer=... and vocabulary=... cannot be combined; remove one.",
                 "tokenizer",
                 "vocabulary",
             )
@@ -95,7 +95,7 @@ class TextModel(ModelOptions):
 
     Attributes:
         layers: Transformer blocks of the backbone.
-        position: Positional encoding of the tokens. A learned one limits texts to ``context``
+        position: Positional encoding of the tokens. A learned encoding limits texts to ``context``
             tokens, also in streams and generation.
         tied: Compute the logits with the token embeddings (weight tying).
     """
@@ -107,7 +107,7 @@ class TextModel(ModelOptions):
 
 @dataclasses.dataclass(frozen=True)
 class TextFit(FitOptions):
-    """How the model is trained; an epoch is every window of the training text."""
+    """Training options; an epoch is one pass over all windows of the training text."""
 
     epochs: int = 1
     steps: int = 2000
@@ -135,7 +135,7 @@ class TextConfig(Config):
 
     @property
     def name(self) -> str:
-        """A name for the run folder."""
+        """Default name of the run folder."""
         file = self.data.file
         text = "text" if file is None else file.name.partition(".")[0] or "text"
         return make_file_name(text, mechanism_name(self.layers), self.seeds)

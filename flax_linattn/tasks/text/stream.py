@@ -19,7 +19,7 @@ from flax_linattn.tasks.spec import Run
 from flax_linattn.tasks.streaming import Record, Streaming
 from flax_linattn.typing import Array, State
 
-CHUNK = 64
+CHUNK_SIZE = 64
 """Number of tokens that are processed at once."""
 
 
@@ -40,9 +40,9 @@ class TextStreamOptions:
 class TextStream(Streaming):
     """Scores text as it arrives: bits -log2 p of each line, given all text before it.
 
-    Lines are tokenized with their newlines, each by itself. All lines are one document. If the run
-    was trained on a single text, the first token costs log2 of the number of tokens, because
-    nothing precedes it.
+    Each line is tokenized separately, with its newline. All lines form one document. If the run was
+    trained on a single text, the first token costs log2 of the vocabulary size, because nothing
+    precedes it.
 
     Args:
         run: The trained run.
@@ -73,7 +73,7 @@ class TextStream(Streaming):
         self._tokenizer = run.data_spec.make_tokenizer()
         num_tokens = run.data_spec.num_tokens
         self._log_p = np.full(num_tokens, -math.log(num_tokens), np.float32)
-        """Log-probabilities of the next token, from the logits of the last one."""
+        """Log-probabilities of the next token, after the last token."""
         self._num_tokens = self._num_bytes = 0
         self._bits = 0.0
         if run.data_spec.begin is not None:
@@ -81,7 +81,7 @@ class TextStream(Streaming):
 
     @property
     def comments(self) -> bool:
-        """Whether lines may be comments: no, every line is text."""
+        """Whether lines may be comments: False, because every line is text."""
         return False
 
     def parse(self, lines: Iterable[str]) -> Iterator[bytes]:
@@ -99,22 +99,21 @@ class TextStream(Streaming):
         return [self.num_steps, len(observation), np.float32(bits), per_byte]
 
     def _process(self, tokens: np.ndarray) -> float:
-        """Processes tokens; returns their bits."""
+        """Processes tokens, and returns the sum of their bits."""
         if not len(tokens):  # some tokenizers drop white space
             return 0.0
         if self._limit is not None and self._num_tokens + len(tokens) > self._limit:
             raise OptionError(
-                f"the text is longer than {self._limit:,} tokens, the maximum number that the "
-                "model holds; set max_length=..., or choose a mechanism with a state of constant "
-                "size.",
+                f"the text is longer than {self._limit:,} tokens, the maximum length of the "
+                "stream; set max_length=..., or choose a mechanism with a state of constant size.",
                 "max_length",
             )
         log_p, state = jnp.asarray(self._log_p), self._stream.state
         nats = []
-        for start in range(0, len(tokens), CHUNK):
-            part = tokens[start : start + CHUNK]
-            padded = jnp.asarray(np.pad(part, (0, CHUNK - len(part)))[None])
-            mask = jnp.asarray(np.arange(CHUNK)[None] < len(part))
+        for start in range(0, len(tokens), CHUNK_SIZE):
+            part = tokens[start : start + CHUNK_SIZE]
+            padded = jnp.asarray(np.pad(part, (0, CHUNK_SIZE - len(part)))[None])
+            mask = jnp.asarray(np.arange(CHUNK_SIZE)[None] < len(part))
             own, log_p, state = _score_chunk(self._run.model, padded, mask, log_p, state)
             nats.append(np.asarray(own)[: len(part)])
         if np.isnan(log_p).any():
@@ -126,7 +125,7 @@ class TextStream(Streaming):
         return -float(np.sum(np.concatenate(nats), dtype=np.float64)) / math.log(2)
 
     def interface(self) -> dict[str, Any]:
-        """Describes the tokens, and the one that begins a document."""
+        """Describes the vocabulary, and the token that begins a document."""
         tokens = {
             "kind": "token",
             "count": self._run.data_spec.num_tokens,
@@ -159,7 +158,7 @@ class TextStream(Streaming):
 def _score_chunk(
     model: Any, tokens: Array, mask: Array, log_p: Array, state: State
 ) -> tuple[Array, Array, State]:
-    """Log-probabilities of the tokens of one row [C], those after the last token, and the state."""
+    """Log-probabilities of the tokens [C] and of the token after them [N], and the new state."""
     logits, state = model(tokens, mask=mask, state=state, return_state=True)
     all_log_p = jnp.concatenate([log_p[None], jax.nn.log_softmax(logits[0])])
     own = jnp.take_along_axis(all_log_p[:-1], tokens[0, :, None], axis=1)[:, 0]

@@ -36,8 +36,8 @@ from flax_linattn.tasks.text.generate import (
 from flax_linattn.tasks.text.options import TextConfig
 from flax_linattn.tasks.text.stream import TextStream, TextStreamOptions
 
-COMPARED = 300
-"""Number of tokens of the comparison of stream and parallel model."""
+NUM_COMPARED_TOKENS = 300
+"""Number of tokens for which the stream is compared with the parallel model."""
 
 
 class TextTask(Task[TextConfig, Corpus, TextSpec]):
@@ -51,7 +51,7 @@ class TextTask(Task[TextConfig, Corpus, TextSpec]):
     splits_time: ClassVar[bool] = True
 
     def load(self, config: TextConfig) -> Corpus:
-        """Loads the text, and writes its tokens to a file if they are not its bytes."""
+        """Loads the text; its tokens are cached in a file unless they are its bytes."""
         folder = config.data.tokenizer
         if folder is None or not (folder / DATA_SPEC_FILE).is_file():
             return load(config)
@@ -133,15 +133,15 @@ class TextTask(Task[TextConfig, Corpus, TextSpec]):
         )
 
     def test_baselines(self, run: Run, batches: training.BatchSource) -> dict[str, Any]:
-        """Tests compressors and byte frequencies on the same text."""
+        """Computes the bits per byte of compressors and byte frequencies on the same text."""
         assert isinstance(batches, TokenWindows)
         return baselines.test_baselines(run, batches.tokens)
 
     def stream_error(self, run: Run, batches: training.BatchSource) -> dict[str, Any]:
-        """Compares logits of the first test tokens."""
+        """Compares the logits of the stream and of the parallel model on the first test tokens."""
         assert isinstance(batches, TokenWindows)
-        longest = COMPARED if carries_state(run) else batches.length
-        return stream_difference(run.model, np.asarray(batches.tokens[None, :longest], np.int32))
+        length = NUM_COMPARED_TOKENS if carries_state(run) else batches.length
+        return stream_difference(run.model, np.asarray(batches.tokens[None, :length], np.int32))
 
     def predict(self, run: Run, file: Path | None) -> pd.DataFrame:
         """Scores the test text, or another file: one row for each document or line."""
@@ -168,12 +168,12 @@ class TextTask(Task[TextConfig, Corpus, TextSpec]):
     def generate(
         self, run: Run, prompt: str | bytes, *, state: Path | None = None, **options: Any
     ) -> TextGenerator:
-        """Continues a prompt, as ``tasks.protocols.Generating``; see ``TextGenerator``."""
+        """Continues a prompt; see ``TextGenerator`` for the options."""
         prompt_state = None if state is None else load_prompt(state, run)
         return TextGenerator(run, prompt, prompt_state=prompt_state, **options)
 
     def generate_batch(self, run: Run, prompts: Sequence[str | bytes], **options: Any) -> list[str]:
-        """Continues several prompts at once; see ``generate_batch``."""
+        """Continues several prompts in one batch; see ``generate_batch``."""
         return generate_batch(run, prompts, **options)
 
     def save_prompt(self, path: Path, run: Run, generator: TextGenerator) -> int:
