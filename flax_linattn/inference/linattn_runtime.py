@@ -31,6 +31,7 @@ import numpy as np
 FORMAT = 1
 SIGNATURE, CHECKSUM, WEIGHTS = "signature.json", "signature.sha256", "weights.safetensors"
 MAX_SIGNATURE_BYTES = 2**24
+MAX_TIME = 1e100
 State = dict[str, Any]
 
 
@@ -188,16 +189,18 @@ class Session:
         """Resets the session to the state before its first observation."""
         self.state: State = dict(self._initial)
         self.num_steps = 0
-        means = (part["mean"] for part in self._task["inputs"] if "mean" in part)
-        self._last: list[float] = next(means, [])
+        first = self._task["inputs"][0]
+        self._last: list[float] = first.get("initial", first.get("mean", []))
 
-    def step(self, observation: Any, time: str | datetime.datetime | None = None) -> dict[str, Any]:
+    def step(self, observation: Any, time: Any = None) -> dict[str, Any]:
         """Processes an observation, and returns predictions by name.
 
         Args:
             observation: Values by channel, or in the order of the channels; None and NaN are
-                missing. A token is an integer.
-            time: Time of the observation, if the model uses the calendar.
+                missing. A token is an integer. An event is the name of its type; None if there is
+                a single type. An agent takes "reward", of its last action, and its observation.
+            time: Time of an event, or of the observation if the model uses the calendar, as text
+                or a datetime; a number for events without dates.
 
         Raises:
             BundleError: If the observation is invalid or the session full; no state changes.
@@ -225,13 +228,17 @@ class Session:
             raise BundleError(
                 f"expected values in the range of {dtype}, got {repr_short(observation)}."
             )
-        fresh, state = np.array(self._ages(self.num_steps + 1)) == 1, self.state
+        ages, state = np.array(self._ages(self.num_steps + 1)), self.state
+        fresh, part = ages == 1, self._task["inputs"][0]
         if self._context and fresh.any():  # a row is reset
             state = {
                 name: np.where(fresh.reshape(-1, *[1] * (value.ndim - 1)), value, state[name])
                 for name, value in self._initial.items()
             }
-        return np.broadcast_to(x, (self._num_rows, *x.shape)), state, last
+        x = np.repeat(x[None], self._num_rows, 0)
+        if part["kind"] == "decision":  # its time, and whether the last action is known
+            x[:, 0], x[:, 1] = ages - 1 if part["clock"] == "context" else self.num_steps, ~fresh
+        return x, state, last
 
     def finish(self, last: list[float], y: Any, state: State) -> dict[str, Any]:
         """Stores the new state after ``prepare`` and ``Bundle.step``, and returns predictions.
@@ -245,6 +252,10 @@ class Session:
             raise BundleError(
                 "the output of the model is NaN or infinite; check the scale of the observation."
             )
+        part = self._task["inputs"][0]
+        if part["kind"] == "decision":
+            taken = [output.argmax()] if part["is_discrete"] else output
+            last = [last[0], *map(float, taken)]
         self.state, self._last, self.num_steps = state, last, self.num_steps + 1
         return _outputs(self._task["outputs"], output)
 
@@ -297,9 +308,29 @@ class Session:
                 columns += [(value - mean) / std for value, mean, std in scale]
             elif part["kind"] == "flags":
                 columns += [float(v is None) for v in given]
+            elif part["kind"] == "event":
+                return _event(part, observation, time, last)
+            elif part["kind"] == "decision":
+                return self._decision(part, observation)
             else:
                 columns += _calendar(part["names"], _local(time, part["time_zone"]))
         return columns, last
+
+    def _decision(self, part: Mapping[str, Any], observation: Any) -> Any:
+        """Columns of a step of an episode, and the return-to-go before the last action."""
+        reward, *values = _values(part["names"], observation)
+        if None in values or (reward is None and self.num_steps):
+            missing = "reward" if reward is None else "numbers of the observation"
+            raise BundleError(f"expected the {missing}, got {repr_short(observation)}.")
+        if part["max_steps"] is not None and self.num_steps >= part["max_steps"]:
+            raise BundleError(
+                f"an episode has at most {part['max_steps']} steps; reset the session."
+            )
+        total, *action = self._last
+        total -= reward if reward is not None and self.num_steps else 0.0
+        scale = zip(values, part["mean"], part["std"], strict=True)
+        scaled = [(v - mean) / std for v, mean, std in scale if v is not None]
+        return [0.0, 0.0, total / part["return_scale"], *scaled, *action], [total, *action]
 
     def _ages(self, count: int) -> list[int]:
         """Number of observations in each row; two rows are reset half a context apart."""
@@ -336,6 +367,30 @@ def _token(count: int, observation: Any) -> int:
             f"expected an integer from 0 to {count - 1}, got {repr_short(observation)}."
         )
     return int(observation)
+
+
+def _event(part: Mapping[str, Any], name: Any, time: Any, last: list[float]) -> Any:
+    """Columns of an event, and the times of the first event and of this one."""
+    names = part["names"]
+    if name is None and len(names) == 1:
+        name = names[0]
+    if name not in names:
+        raise BundleError(f"expected an event type ({', '.join(names)}), got {repr_short(name)}.")
+    if part["dates"]:
+        now = _local(time, "UTC").timestamp()
+    elif isinstance(time, int | float) and not isinstance(time, bool) and abs(time) <= MAX_TIME:
+        now = float(time)
+    else:
+        raise BundleError(f"expected the time of the event as a number, got {repr_short(time)}.")
+    begin, before = last or (now, now)
+    if now < before:
+        raise BundleError(f"expected times that do not decrease, got {repr_short(time)}.")
+    gap = math.log(max(now - before, part["resolution"]) / part["scale"]) if last else 0.0
+    turns = [now / period for period in part["periods"]]
+    turns += [(now - begin) / period for period in part["clock"]]
+    angles = [2 * math.pi * (turn % 1.0) for turn in turns]
+    waves = [*map(math.cos, angles), *map(math.sin, angles)]
+    return [gap, float(bool(last)), float(names.index(name)), *waves], [begin, now]
 
 
 def _local(time: Any, zone: str | None) -> datetime.datetime:

@@ -9,7 +9,7 @@ from datetime import datetime
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +23,7 @@ from flax_linattn.checkpoint.arrays import fingerprint
 from flax_linattn.checks import OptionError, quote
 from flax_linattn.data import Standardizer
 from flax_linattn.inference.capacity import count_observations
+from flax_linattn.inference.model import StreamingModel
 from flax_linattn.inference.saved import load_state, save_state
 from flax_linattn.tasks.options import mechanism_name
 from flax_linattn.tasks.spec import Run
@@ -176,6 +177,10 @@ class Streaming(abc.ABC):
         """
         return None
 
+    def exported_model(self) -> StreamingModel:
+        """Returns the model of a bundle, whose outputs are described by ``interface``."""
+        return cast(StreamingModel, self._run.model)
+
     def export(
         self, path: Path, facts: Mapping[str, Any], format: str = "bundle", **options: Any
     ) -> dict[str, Any]:
@@ -187,10 +192,12 @@ class Streaming(abc.ABC):
             format: "bundle", "c" for a header of C99, or "onnx".
             **options: Options of the function that writes the format.
         """
-        model, spec = self._run.model, self._run.data_spec.observation
+        spec = self._run.data_spec.observation
         dtype = jnp.float32 if spec is None else spec.dtype
-        observation = jax.ShapeDtypeStruct((1, *model.observation_shape), dtype)
-        options["task"] = {**facts, **(self.interface() or {"inputs": None})}
+        model, own = self.exported_model(), self._run.model
+        is_described = format == "bundle" or model is own  # else in a bundle alone
+        interface = (self.interface() if is_described else None) or {"inputs": None}
+        options["task"] = {**facts, **interface}
         if format != "bundle" and options["task"].get("context"):
             raise OptionError(
                 "expected context=0 for C and ONNX, whose steps do not begin again after a "
@@ -198,10 +205,11 @@ class Streaming(abc.ABC):
                 "context",
                 "format",
             )
+        observation = jax.ShapeDtypeStruct((1, *own.observation_shape), dtype)
         if format == "c":
-            return dict(inference.export_c(path, model, observation, **options))
+            return dict(inference.export_c(path, own, observation, **options))
         if format == "onnx":
-            return inference.export_onnx(path, model, observation, **options)
+            return inference.export_onnx(path, own, observation, **options)
         max_length = self._stream.max_length
         return inference.export(path, model, observation, max_length=max_length, **options)
 

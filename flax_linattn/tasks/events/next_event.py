@@ -26,7 +26,7 @@ from flax_linattn.tasks.events.data import (
 from flax_linattn.tasks.events.evaluate import BATCH_SIZE, CHUNK_LENGTH, MIN_LENGTH
 from flax_linattn.tasks.prediction_table import make_table
 from flax_linattn.tasks.spec import Run
-from flax_linattn.typing import Array
+from flax_linattn.typing import Array, State
 
 QUANTILE_LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
 """Quantile levels of the time of the next event in predictions."""
@@ -117,6 +117,40 @@ def _summarize_outputs(
         "log_quantiles": jnp.stack(quantiles, axis=-1),
         "probabilities": jnp.exp(following.event_type_log_probs()),
     }
+
+
+class NextEventSummary(nnx.Module):
+    """An event model whose outputs are times to the next event and probabilities of its type.
+
+    Args:
+        model: The model.
+        levels: Quantile levels Q of the time.
+
+    A step returns [B, 1 + Q + M]: the mean and the quantiles of the time, in units of the scale,
+    and the probabilities of the M event types.
+    """
+
+    def __init__(self, model: models.EventForecaster, levels: tuple[float, ...]) -> None:
+        self.model, self.levels = model, levels
+
+    def __call__(self, x: Array, **options: Any) -> tuple[Array, State]:
+        outputs, state = self.model(x, **options)
+        return self._summarize(outputs), state
+
+    def init_state(
+        self, batch_size: int, max_length: int | None = None, *, dtype: Any = jnp.float32
+    ) -> State:
+        return self.model.init_state(batch_size, max_length, dtype=dtype)
+
+    def step(self, x: Array, state: State, *, mask: Array | None = None) -> tuple[Array, State]:
+        outputs, state = self.model.step(x, state, mask=mask)
+        return self._summarize(outputs), state
+
+    def _summarize(self, outputs: Array) -> Array:
+        following = self.model.next_event(outputs)
+        quantiles = [following.gap.log_quantile(level) for level in self.levels]
+        times = jnp.exp(jnp.stack([following.gap.log_mean(), *quantiles], axis=-1))
+        return jnp.concatenate([times, jnp.exp(following.event_type_log_probs())], axis=-1)
 
 
 class StreamedEvent(NamedTuple):

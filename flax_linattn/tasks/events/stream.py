@@ -21,7 +21,11 @@ from flax_linattn.data.events.clock import format_date
 from flax_linattn.data.tables.cells import is_number
 from flax_linattn.tasks.events.data import log_gap, observations
 from flax_linattn.tasks.events.figures import plot_intensity
-from flax_linattn.tasks.events.next_event import StreamedEvent, summarize_next_event
+from flax_linattn.tasks.events.next_event import (
+    NextEventSummary,
+    StreamedEvent,
+    summarize_next_event,
+)
 from flax_linattn.tasks.events.rows import Event, EventLines
 from flax_linattn.tasks.options import mechanism_name
 from flax_linattn.tasks.spec import Run
@@ -176,6 +180,30 @@ class EventsStream(Streaming):
         self._origin = 0.0
         self._length = 0
         self.log_likelihood, self.num_foreseen = 0.0, 0
+
+    def exported_model(self) -> NextEventSummary:
+        """Returns the model with the summary of the next event as its outputs."""
+        return NextEventSummary(self._run.model, self._levels)
+
+    def interface(self) -> dict[str, Any] | None:
+        """Describes the times and types of events; None with ``begin``."""
+        if self._begin is not None:
+            return None
+        data_spec = self._run.data_spec
+        names, scales = self.header[3 : 4 + len(self._levels)], [data_spec.scale]
+        event = {
+            "kind": "event",
+            "names": list(data_spec.event_type_names),
+            "dates": data_spec.dates,
+            "scale": data_spec.scale,
+            "resolution": data_spec.resolution,
+            "periods": list(data_spec.periods),
+            "clock": list(data_spec.clock),
+        }
+        columns = [*names, *(f"p({name})" for name in data_spec.event_type_names)]
+        std = scales * len(names) + [1.0] * data_spec.num_event_types
+        outputs = {"kind": "targets", "columns": columns, "mean": [0.0] * len(std), "std": std}
+        return {"inputs": [event], "outputs": outputs}
 
     def parse(self, lines: Iterable[str]) -> Iterator[Event | None]:
         return self._lines.parse(lines)

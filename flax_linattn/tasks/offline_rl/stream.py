@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from flax_linattn.checks import MAX_INTEGER, OptionError, check_choice, check_integers
 from flax_linattn.tasks.lines import CellLines
-from flax_linattn.tasks.offline_rl.agent import DecisionAgent, make_stream_memory
+from flax_linattn.tasks.offline_rl.actions import ContinuousActions
+from flax_linattn.tasks.offline_rl.agent import DecisionAgent, RestartMemory, make_stream_memory
 from flax_linattn.tasks.offline_rl.data import max_episode_length
 from flax_linattn.tasks.offline_rl.figures import plot_actions
 from flax_linattn.tasks.spec import Run
@@ -96,6 +97,35 @@ class OfflineRLStream(Streaming):
             *(f"agent.memory.{name}" for name in memory.record_attributes),
         )
         self._actions: deque[np.ndarray] = deque(maxlen=MAX_ACTIONS)
+
+    def interface(self) -> dict[str, Any] | None:
+        """Describes observations and actions; None for an odd context, which two rows cannot be."""
+        data_spec, config = self._run.data_spec, self._run.config
+        context = config.fit.context if isinstance(self._memory, RestartMemory) else 0
+        if context % 2:
+            return None
+        space = data_spec.action_space
+        is_discrete = space.num_actions is not None
+        decision = {
+            "kind": "decision",
+            "names": _column_names(data_spec.observation_dim),
+            "mean": list(data_spec.observation_mean),
+            "std": list(data_spec.observation_scale),
+            "return_scale": data_spec.return_scale,
+            "initial": [self._target, *[0.0] * data_spec.action_dim],
+            "clock": config.model.clock,
+            "max_steps": max_episode_length(config),
+            "is_discrete": is_discrete,
+        }
+        outputs: dict[str, Any] = {
+            "kind": "classes",
+            "names": [*map(str, range(space.num_outputs))],
+        }
+        if isinstance(space, ContinuousActions):
+            ends = np.array([space.low, space.high])
+            middle, half = ends.mean(axis=0).tolist(), (np.diff(ends, axis=0)[0] / 2).tolist()
+            outputs = {"kind": "targets", "columns": space.names, "mean": middle, "std": half}
+        return {"inputs": [decision], "outputs": outputs, "context": context}
 
     def parse(self, lines: Iterable[str]) -> Iterator[StreamedStep | None]:
         """Parses one step per line; see ``parse_steps``."""
@@ -200,6 +230,11 @@ class StreamedStep(NamedTuple):
     values: NDArray[np.float64]
 
 
+def _column_names(observation_dim: int) -> list[str]:
+    """Names of the reward and of the numbers of an observation."""
+    return ["reward", *(f"observation{n}" for n in range(1, observation_dim + 1))]
+
+
 def parse_steps(lines: Iterable[str], observation_dim: int) -> Iterator[StreamedStep | None]:
     """Parses one step per line: the previous reward, or an empty cell, and the observation.
 
@@ -211,7 +246,7 @@ def parse_steps(lines: Iterable[str], observation_dim: int) -> Iterator[Streamed
         None [0.5, 1.0]
         -2.0 [0.25, 1.0]
     """
-    reward, *others = "reward", *(f"observation{n}" for n in range(1, observation_dim + 1))
+    reward, *others = _column_names(observation_dim)
     for cells in CellLines((reward, *others), header="order").cells(lines):
         if cells is None:
             yield None
