@@ -1,7 +1,7 @@
 """Clients of a server that hold their states, as a load test by locust.
 
     pip install locust
-    locust -f experiments/streaming/locustfile.py --host http://127.0.0.1:8000
+    locust -f locustfile.py --host http://127.0.0.1:8000
 
 Each user streams random observations, sends the state of the last answer, and checks that the
 answer counts one observation more. A model of tokens or of channels is read from the server.
