@@ -1,11 +1,13 @@
-"""Observations per second and latency of ``flax-linattn serve``, by the number of clients.
+"""Observations per second, latency and memory of ``flax-linattn serve``, by the number of clients.
 
     python -m experiments.streaming.serving
 
 A server process serves Aaren's classifier of ``make demo`` (untrained, because training does not
 change the cost of a step). Clients in this process stream recordings of Japanese Vowels: each sends
-an observation, waits for the answer, and compares it with the bundle's own answer. The last row
-steps the bundle without a server, one client after another.
+an observation, waits for the answer, and compares it with the bundle's own answer. Further rows
+have a server process for each client, or step the bundle without a server, one client after
+another. The second table has one server that holds many sessions. Memory is read from ``/proc``,
+so the measurement needs Linux.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -38,6 +40,7 @@ from flax_linattn.bench.report import markdown, number
 from flax_linattn.inference.linattn_runtime import Bundle
 
 HELD, SESSION, SOCKET, NONE = "state at the client", "session", "WebSocket", "no server"
+MEMORY, FILE = "memory", "file"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,13 +50,17 @@ class Size:
     Attributes:
         modes: where the states are.
         clients: numbers of clients that stream at the same time.
+        separate: mode and number of clients that are measured with a server for each client, too.
+        sessions: numbers of sessions that a server holds while its memory is measured.
         seconds: how long they stream, after a fifth of it to warm up.
         length: observations of a client, after which it begins again.
         tapes: number of different sequences.
     """
 
     modes: tuple[str, ...] = (HELD, SESSION, SOCKET)
-    clients: tuple[int, ...] = (1, 16, 64)
+    clients: tuple[int, ...] = (1, 4, 16, 64)
+    separate: tuple[tuple[str, int], ...] = ((HELD, 4), (HELD, 16))
+    sessions: tuple[int, ...] = (1, 1000)
     seconds: float = 10.0
     length: int = 100
     tapes: int = 8
@@ -70,12 +77,19 @@ def measure(size: Size, journal: Journal) -> None:
         path = Path(folder, "model.linattn")
         write_bundle(path, size)
         tapes, answers = sequences(path, size)
-        with server(path) as address:
-            for mode in size.modes:
-                for count in size.clients:
-                    key = {"mode": mode, "clients": count}
-                    journal.row(key, partial(load, address, size, mode, count, tapes, answers))
-        journal.row({"mode": NONE, "clients": 1}, partial(without_server, path, size, tapes))
+        for mode in size.modes:
+            for count in size.clients:
+                # Next to each other, because other jobs may come and go on the machine.
+                for num_servers in (1, count) if (mode, count) in size.separate else (1,):
+                    key = {"mode": mode, "servers": num_servers, "clients": count}
+                    run = partial(load, path, size, mode, num_servers, count, tapes, answers)
+                    journal.row(key, run)
+        key = {"mode": NONE, "servers": 0, "clients": 1}
+        journal.row(key, partial(without_server, path, size, tapes))
+        for stored in (MEMORY, FILE):
+            for count in size.sessions:
+                key = {"mode": SESSION, "stored in": stored, "sessions": count}
+                journal.row(key, partial(hold, path, stored, count, tapes[0][0]))
 
 
 def write_bundle(path: Path, size: Size) -> None:
@@ -112,15 +126,15 @@ def sequences(path: Path, size: Size) -> tuple[list[list[Any]], list[list[Any]]]
 
 
 @contextmanager
-def server(path: Path) -> Iterator[str]:
-    """The address of a server process of a bundle."""
-    command = [sys.executable, "-m", "flax_linattn", "serve", str(path), "--port", "0"]
+def server(path: Path, *options: str) -> Iterator[tuple[str, int]]:
+    """The address and the process id of a server of a bundle."""
+    command = [sys.executable, "-m", "flax_linattn", "serve", str(path), "--port", "0", *options]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
     try:
         for line in process.stderr:
             if match := re.fullmatch(r"# serving on http://(\S+)\n", line):
-                yield match[1]
+                yield match[1], process.pid
                 return
         raise RuntimeError(f"{' '.join(command)} did not start.")
     finally:
@@ -128,16 +142,47 @@ def server(path: Path) -> Iterator[str]:
         process.communicate()
 
 
+def memory(pids: Sequence[int]) -> int:
+    """Resident bytes of processes; pages that they share, such as libraries, count once."""
+    maps = [Path(f"/proc/{pid}/smaps_rollup").read_text() for pid in pids]
+    kilobytes = [{k: int(v) for k, v in re.findall(r"(\w+): +(\d+) kB", text)} for text in maps]
+    private = sum(m["Private_Clean"] + m["Private_Dirty"] for m in kilobytes)
+    return 1024 * (private + max(m["Shared_Clean"] + m["Shared_Dirty"] for m in kilobytes))
+
+
 def load(
-    address: str, size: Size, mode: str, num_clients: int, tapes: Any, answers: Any
+    path: Path, size: Size, mode: str, num_servers: int, num_clients: int, tapes: Any, answers: Any
 ) -> dict[str, Any]:
     """Observations per second and latency of clients that stream at the same time."""
-    times, wrong = asyncio.run(stream(address, size, mode, num_clients, tapes, answers))
-    return summary(times, size.seconds) | {"wrong": wrong}
+    with ExitStack() as stack:
+        addresses, pids = zip(
+            *(stack.enter_context(server(path)) for _ in range(num_servers)), strict=True
+        )
+        times, wrong = asyncio.run(stream(addresses, size, mode, num_clients, tapes, answers))
+        return summary(times, size.seconds) | {"memory": memory(pids), "wrong": wrong}
+
+
+def hold(path: Path, stored: str, num_sessions: int, row: list[float]) -> dict[str, Any]:
+    """Memory of a server that holds sessions after an observation each, and bytes of its file."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "sessions")
+        with server(path, *(["--sessions", str(file)] if stored == FILE else [])) as (address, pid):
+            asyncio.run(begin_sessions(address, num_sessions, row))
+            resident = memory([pid])
+        return {"memory": resident, "file": file.stat().st_size if stored == FILE else None}
+
+
+async def begin_sessions(address: str, num_sessions: int, row: list[float]) -> None:
+    """Begins sessions one after another, each with one observation."""
+    async with httpx2.AsyncClient(timeout=60) as http:
+        for _ in range(num_sessions):
+            async for step in session(address, http):
+                await step(row)
+                break  # before the session is removed
 
 
 async def stream(
-    address: str, size: Size, mode: str, num_clients: int, tapes: Any, answers: Any
+    addresses: Sequence[str], size: Size, mode: str, num_clients: int, tapes: Any, answers: Any
 ) -> tuple[list[float], int]:
     """Milliseconds of each observation after the warm-up, and the number of wrong answers."""
     times: list[float] = []
@@ -148,6 +193,7 @@ async def stream(
     async def client(index: int, http: httpx2.AsyncClient) -> None:
         nonlocal wrong
         tape, answer = tapes[index % size.tapes], answers[index % size.tapes]
+        address = addresses[index % len(addresses)]
         while time.perf_counter() < end:
             async for step in CONNECT[mode](address, http):
                 for row, want in zip(tape, answer, strict=True):
@@ -160,7 +206,7 @@ async def stream(
                     wrong += any(abs(got[k] - want[k]) > 1e-5 for k in want if k != "prediction")
 
     limits = httpx2.Limits(max_connections=None, max_keepalive_connections=None)
-    async with httpx2.AsyncClient(base_url=f"http://{address}", limits=limits, timeout=60) as http:
+    async with httpx2.AsyncClient(limits=limits, timeout=60) as http:
         await asyncio.gather(*(client(index, http) for index in range(num_clients)))
     return times, wrong
 
@@ -172,7 +218,7 @@ async def held(address: str, http: httpx2.AsyncClient) -> Any:
     async def step(row: list[float]) -> dict[str, float]:
         nonlocal state
         request = {"observation": row} | ({} if state is None else {"state": state})
-        answer = await post(http, "/v1/step", request)
+        answer = await post(http, f"http://{address}/v1/step", request)
         state = answer["state"]
         return answer["predictions"][0]
 
@@ -181,14 +227,15 @@ async def held(address: str, http: httpx2.AsyncClient) -> Any:
 
 async def session(address: str, http: httpx2.AsyncClient) -> Any:
     """A session on the server."""
-    name = (await post(http, "/v1/sessions", {}))["session"]
+    sessions = f"http://{address}/v1/sessions"
+    name = (await post(http, sessions, {}))["session"]
 
     async def step(row: list[float]) -> dict[str, float]:
-        answer = await post(http, f"/v1/sessions/{name}/step", {"observation": row})
+        answer = await post(http, f"{sessions}/{name}/step", {"observation": row})
         return answer["predictions"][0]
 
     yield step
-    await http.delete(f"/v1/sessions/{name}")
+    await http.delete(f"{sessions}/{name}")
 
 
 async def socket(address: str, http: httpx2.AsyncClient) -> Any:
@@ -222,7 +269,7 @@ def without_server(path: Path, size: Size, tapes: Any) -> dict[str, Any]:
             sent = time.perf_counter()
             session.step(row)
             times.append(1e3 * (time.perf_counter() - sent))
-    return summary(times, time.perf_counter() - begin) | {"wrong": 0}
+    return summary(times, time.perf_counter() - begin) | {"memory": None, "wrong": 0}
 
 
 def summary(times: Sequence[float], seconds: float) -> dict[str, Any]:
@@ -236,22 +283,41 @@ def summary(times: Sequence[float], seconds: float) -> dict[str, Any]:
 
 
 def table(rows: Rows, size: Size) -> str:
-    """A line for each mode and number of clients."""
-    header = ["states", "clients", "observations per second", "p50, ms", "p99, ms"]
-    header += ["answers", "wrong"]
-    lines = [
+    """A line for each mode and number of clients, and one for each number of sessions."""
+    header = ["states", "servers", "clients", "observations per second", "p50, ms", "p99, ms"]
+    header += ["memory, MB", "answers", "wrong"]
+    loads = [
         [
             row["mode"],
+            str(row["servers"]),
             str(row["clients"]),
             number(row["per_second"]),
             number(row["milliseconds"]["p50"]),
             number(row["milliseconds"]["p99"]),
+            megabytes(row["memory"]),
             f"{row['observations']:,}",
             str(row["wrong"]),
         ]
         for row in rows
+        if "clients" in row
     ]
-    return markdown(header, lines)
+    sessions = [
+        [
+            f"{row['sessions']:,}",
+            row["stored in"],
+            megabytes(row["memory"]),
+            megabytes(row["file"]),
+        ]
+        for row in rows
+        if "sessions" in row
+    ]
+    sessions_header = ["sessions on the server", "stored in", "memory, MB", "file, MB"]
+    return f"{markdown(header, loads)}\n\n{markdown(sessions_header, sessions)}"
+
+
+def megabytes(size: int | None) -> str:
+    """A number of bytes in units of 10^6 bytes, or a dash."""
+    return "-" if size is None else number(size / 1e6)
 
 
 EXPERIMENT = Measured(
@@ -261,8 +327,9 @@ EXPERIMENT = Measured(
     measure=measure,
     table=table,
     left_out={
-        "cpu": "clients on another machine (here they share the server's cores), an accelerator, "
-        "and sessions in SQLite, whose speed is the disk's"
+        "cpu": "clients on another machine (here they share the server's cores), an idle machine "
+        "(other jobs ran on the same cores), an accelerator, and the speed of sessions in a file, "
+        "which is the disk's"
     },
 )
 

@@ -1,12 +1,17 @@
 """Pages with examples run here, too: on eight devices, warnings as errors."""
 
 import doctest
+import json
+import os
 import re
 import runpy
+import subprocess
+import sys
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from flax_linattn import ops, tasks, training
@@ -67,3 +72,19 @@ def test_a_mechanism_written_by_hand_is_on_the_ladder(own_mechanisms, tmp_path):
     config = tasks.get_task("synthetic").Config.of(mechanism="relu", **sizes)
     values = tasks.train("synthetic", config, training.Session(tmp_path, progress=False))
     assert values["mechanism"] == "relu"
+
+
+@pytest.mark.slow
+def test_workers_on_ray_train_as_one_process(tmp_path):
+    """The file of the guide on devices, on two workers and in this process: equal losses."""
+    pytest.importorskip("ray.train", reason="ray[train] is not installed")
+    script = DOCS / "guides" / "train_on_ray.py"
+    environment = os.environ | {"XLA_FLAGS": "", "RAY_USAGE_STATS_ENABLED": "0"}
+    subprocess.run([sys.executable, script, tmp_path / "two", "2"], check=True, env=environment)
+    with jax.numpy_dtype_promotion("standard"):
+        one = runpy.run_path(str(script))["fit"](tmp_path / "one").history
+    lines = (tmp_path / "two" / "metrics.jsonl").read_text().splitlines()
+    two = [json.loads(line) for line in lines]
+    for name in ("train_loss", "validation_loss"):
+        losses = ([values[name] for values in history] for history in (two, one))
+        np.testing.assert_allclose(*losses, rtol=1e-5)
