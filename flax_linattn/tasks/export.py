@@ -26,6 +26,7 @@ def export_run(
     checkpoint: Checkpoint = "best",
     chunk_sizes: Sequence[int] = (128,),
     platforms: Sequence[str] = ("cpu", "cuda", "tpu"),
+    require_state: bool = False,
     again: bool = False,
 ) -> dict[str, Any]:
     """Writes a trained run as a bundle, as C or as ONNX, which run without this library.
@@ -45,6 +46,7 @@ def export_run(
         checkpoint: "best" (the selected parameters) or "last" (the last parameters).
         chunk_sizes: Numbers of observations that ``prefill`` of a bundle processes in parallel.
         platforms: Platforms to compile a bundle for: "cpu", "cuda", "rocm", "tpu".
+        require_state: Whether the state is a required input of an ONNX file, for browsers.
         again: Replace a file that exists: a bundle of the same task, a header, or an ONNX file.
 
     Returns:
@@ -65,7 +67,7 @@ def export_run(
         name = re.sub(r"\W", "_", out.stem, flags=re.ASCII)
         return stream.export(out, facts, format, name=name if name[:1].isalpha() else f"_{name}")
     if format == "onnx":
-        return stream.export(out, facts, format)
+        return stream.export(out, facts, format, require_state=require_state)
     return stream.export(out, facts, chunk_sizes=chunk_sizes, platforms=platforms)
 
 

@@ -58,6 +58,22 @@ def test_onnx_is_the_model(mechanism: str, tmp_path: Path) -> None:
         np.testing.assert_array_equal(leaf, end[name])
 
 
+@pytest.mark.parametrize("mechanism", QUICK)
+def test_a_required_state(mechanism: str, tmp_path: Path) -> None:
+    """Without defaults; empty arrays are the initial state."""
+    model, x = classifier(mechanism), observations(20)
+    x_t = jnp.ones((1, CHANNELS))
+    inference.export_onnx(tmp_path / "model.onnx", model, x_t, require_state=True)
+    inputs = [each for each in load(tmp_path / "model.onnx").get_inputs() if each.name != "x"]
+    assert {each.shape[0] for each in inputs} == {"0 or 1"}
+    dtypes = {"tensor(float)": np.float32, "tensor(int32)": np.int32}
+    empty = {each.name: np.zeros((0, *each.shape[1:]), dtypes[each.type]) for each in inputs}
+    y, state = step(load(tmp_path / "model.onnx"), x[:10], empty)
+    end, _ = step(load(tmp_path / "model.onnx"), x[10:], state)
+    own = np.asarray(inference.unroll(model, x[None])[0])
+    np.testing.assert_allclose(np.concatenate([y, end]), own, rtol=0, atol=1e-5)
+
+
 @pytest.mark.parametrize("options", LANGUAGE)
 def test_onnx_reads_tokens(options: Any, tmp_path: Path) -> None:
     model, x = language_model(options), tokens()

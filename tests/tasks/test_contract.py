@@ -650,6 +650,7 @@ def test_a_run_becomes_c_and_onnx(task, case, run_dir, lines, tmp_path, capsys):
     path = tmp_path / "my-model.h"
     args = ["export", str(run_dir), "--out", str(path), "--format", "c"]
     assert "platforms belongs to a bundle; remove it" in fail(capsys, *args, "--platforms", "cpu")
+    assert "require_state belongs to ONNX; remove it" in fail(capsys, *args, "--require-state")
     assert cli.main(args) == 0
     assert f"# {path}: bytes of its parts: weights " in capsys.readouterr().err
     text = path.read_text()
@@ -664,6 +665,7 @@ def test_a_run_becomes_c_and_onnx(task, case, run_dir, lines, tmp_path, capsys):
     args = [*args[:3], str(path), "--format", "onnx"]
     assert cli.main(args) == 0 and cli.main([*args, "--again"]) == 0
     assert "bytes; its state: backbone.position" in capsys.readouterr().err
+    assert cli.main([*args, "--again", "--require-state"]) == 0
 
 
 @only("forecast")
