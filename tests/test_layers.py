@@ -115,12 +115,12 @@ def test_options_of_layers_are_declared_once():
 TESTS = Path(__file__).parent
 
 BUDGETS = {
-    "lines of the package": 77_716,
+    "lines of the package": 77_733,
     "files of the package": 395,
     "files of fewer than 60 lines in the package": 49,
     "lines of tasks": 18_368,
     "lines of data": 15_127,
-    "lines of tests": 58_695,
+    "lines of tests": 58_727,
     "methods of Task": 13,
 }
 """What may stand in the tree. Whoever needs more raises a number here and says in the commit why;

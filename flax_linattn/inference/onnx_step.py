@@ -49,6 +49,7 @@ def export_onnx(
     model: StreamingModel,
     observation: jax.ShapeDtypeStruct | Array,
     *,
+    chunk_size: int | None = None,
     require_state: bool = False,
     task: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
@@ -63,6 +64,9 @@ def export_onnx(
         path: File to write, atomically.
         model: Model whose state has constant size, in float32.
         observation: Observations of ``model.step``, [B, ...]; only shape and dtype matter.
+        chunk_size: Number of observations C that the file processes in parallel, for prefill: ``x``
+            is any number of chunks [N, C, ...], and ``y`` the output after each chunk [N, ...].
+            The state is the same as without it: one observation at a time.
         require_state: Whether the state is a required input, as ONNX Runtime in browsers needs,
             which cannot pass inputs with defaults. Empty arrays, [0, ...] instead of [1, ...], are
             then the initial state.
@@ -89,7 +93,7 @@ def export_onnx(
         ({'shape': [3], 'dtype': 'float32'}, [5])
     """
     onnx = import_extra("onnx", "ONNX needs onnx: pip install 'flax-linattn[onnx]'.")
-    program = trace_step(model, observation)
+    program = trace_step(model, observation, chunk_size)
     graph = _Graph(onnx)
     before, lead = list(program.state), [1]
     if require_state:
