@@ -95,7 +95,8 @@ def export_onnx(
     onnx = import_extra("onnx", "ONNX needs onnx: pip install 'flax-linattn[onnx]'.")
     program = trace_step(model, observation, chunk_size)
     graph = _Graph(onnx)
-    before, lead = list(program.state), [1]
+    lead: list[Any] = [1]
+    before = list(program.state)
     if require_state:
         before = [graph.state_or(n, array) for n, array in program.initial.items()]
         lead = ["0 or 1"]
