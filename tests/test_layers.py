@@ -120,7 +120,7 @@ BUDGETS = {
     "files of fewer than 60 lines in the package": 49,
     "lines of tasks": 18_368,
     "lines of data": 15_127,
-    "lines of tests": 58_727,
+    "lines of tests": 58_777,
     "methods of Task": 13,
 }
 """What may stand in the tree. Whoever needs more raises a number here and says in the commit why;
