@@ -33,6 +33,8 @@ class ExportOptions:
         chunk_sizes: Numbers of observations that prefill processes in parallel; a bundle has one
             program for each number.
         platforms: Platforms to compile for: cpu, cuda, rocm, tpu.
+        require_state: Make the state a required input of an ONNX file, as ONNX Runtime in browsers
+            needs.
         again: Replace an existing file, for example to renew a bundle, which JAX guarantees to read
             for six months.
     """
@@ -45,6 +47,7 @@ class ExportOptions:
     checkpoint: Checkpoint = "best"
     chunk_sizes: tuple[int, ...] = (128,)
     platforms: tuple[str, ...] = ("cpu", "cuda", "tpu")
+    require_state: bool = False
     again: bool = False
 
 
@@ -80,6 +83,10 @@ def export_command(args: Sequence[str]) -> int:
         for name in ("runtime", "chunk_sizes", "platforms"):
             if given[name] != getattr(defaults, name):
                 raise OptionError(f"{name} is an option of bundles; remove it.", name, "format")
+    if options["require_state"] and options["format"] != "onnx":
+        raise OptionError(
+            "require_state is an option of ONNX; remove it.", "require_state", "format"
+        )
     if runtime is not None:
         if runtime.resolve() == out.resolve():
             raise OptionError("expected different files for out and runtime.", "out", "runtime")

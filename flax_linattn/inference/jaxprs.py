@@ -12,8 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend import core
 
-from flax_linattn.checks import OptionError
+from flax_linattn.checks import OptionError, check_integers
 from flax_linattn.inference.model import StreamingModel, check_model, path_name, state_grows
+from flax_linattn.inference.prefill import prefill_chunk, zero_output
 from flax_linattn.typing import Array
 
 _CALLS = {
@@ -76,7 +77,11 @@ class StepProgram:
     initial: dict[str, np.ndarray[Any, Any]]
 
 
-def trace_step(model: StreamingModel, observation: jax.ShapeDtypeStruct | Array) -> StepProgram:
+def trace_step(
+    model: StreamingModel,
+    observation: jax.ShapeDtypeStruct | Array,
+    chunk_size: int | None = None,
+) -> StepProgram:
     """Traces the step of a model for one row into a flat list of equations.
 
     Values that depend only on the weights are computed here, and become constants.
@@ -84,6 +89,8 @@ def trace_step(model: StreamingModel, observation: jax.ShapeDtypeStruct | Array)
     Args:
         model: Model whose state has constant size.
         observation: Observations of ``model.step``, [B, ...]; only shape and dtype matter.
+        chunk_size: Number of observations C that a step processes in parallel, [1, C, ...]; the
+            output is the last one. None is one observation, [1, ...].
 
     Raises:
         OptionError: If the state grows with the number of observations.
@@ -99,7 +106,8 @@ def trace_step(model: StreamingModel, observation: jax.ShapeDtypeStruct | Array)
         >>> program.output.shape, list(program.state)[2:5]
         ((1, 5), ['backbone.layers.0.m', 'backbone.layers.0.u', 'backbone.layers.0.w'])
     """
-    check_model(model)
+    check_model(model, sequences=chunk_size is not None)
+    check_integers(1, chunk_size=chunk_size)
     if state_grows(model):
         raise OptionError(
             "expected a mechanism with a state of constant size, got one whose state grows with "
@@ -109,10 +117,15 @@ def trace_step(model: StreamingModel, observation: jax.ShapeDtypeStruct | Array)
     state = model.init_state(1)
     paths, tree = jax.tree_util.tree_flatten_with_path(state)
     names = [path_name(path) for path, _ in paths]
-    x = jax.ShapeDtypeStruct((1, *observation.shape[1:]), observation.dtype)
+    lead = (1,) if chunk_size is None else (1, chunk_size)
+    x = jax.ShapeDtypeStruct((*lead, *observation.shape[1:]), observation.dtype)
 
     def step(x: Array, leaves: Sequence[Array]) -> Any:
-        y, new = model.step(x, jax.tree.unflatten(tree, leaves))
+        before = jax.tree.unflatten(tree, leaves)
+        if chunk_size is None:
+            y, new = model.step(x, before)
+        else:
+            y, new = prefill_chunk(model, x, None, zero_output(model, x, before), before)
         return y, jax.tree.leaves(new)
 
     closed = jax.make_jaxpr(step)(x, [leaf for _, leaf in paths])
@@ -167,6 +180,11 @@ class _Flattener:
             return self.call(called, (), inputs)
         if name in _IDENTITIES:
             return inputs
+        if name == "platform_index":  # the last is for accelerators: in parallel, without loops
+            return [_constant(np.int32(len(params["platforms"]) - 1))]
+        if name == "cond" and inputs[0].constant is not None:
+            called = params["branches"][int(inputs[0].constant)]
+            return self.call(called.jaxpr, [_constant(c) for c in called.consts], inputs[1:])
         outputs = [_value(var) for var in equation.outvars]
         if all(value.constant is not None for value in inputs):
             with jax.ensure_compile_time_eval():

@@ -39,6 +39,8 @@ _REDUCTIONS = {
     "reduce_max": "ReduceMax",
     "reduce_min": "ReduceMin",
     "reduce_prod": "ReduceProd",
+    "reduce_or": "ReduceMax",
+    "reduce_and": "ReduceMin",
 }
 
 
@@ -47,6 +49,8 @@ def export_onnx(
     model: StreamingModel,
     observation: jax.ShapeDtypeStruct | Array,
     *,
+    chunk_size: int | None = None,
+    require_state: bool = False,
     task: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Writes a model as ONNX, for one stream at a time.
@@ -60,6 +64,12 @@ def export_onnx(
         path: File to write, atomically.
         model: Model whose state has constant size, in float32.
         observation: Observations of ``model.step``, [B, ...]; only shape and dtype matter.
+        chunk_size: Number of observations C that the file processes in parallel, for prefill: ``x``
+            is any number of chunks [N, C, ...], and ``y`` the output after each chunk [N, ...].
+            The state is the same as without it: one observation at a time.
+        require_state: Whether the state is a required input, as ONNX Runtime in browsers needs,
+            which cannot pass inputs with defaults. Empty arrays, [0, ...] instead of [1, ...], are
+            then the initial state.
         task: Description of raw observations and outputs, as in a bundle.
 
     Returns:
@@ -83,8 +93,14 @@ def export_onnx(
         ({'shape': [3], 'dtype': 'float32'}, [5])
     """
     onnx = import_extra("onnx", "ONNX needs onnx: pip install 'flax-linattn[onnx]'.")
-    program = trace_step(model, observation)
+    program = trace_step(model, observation, chunk_size)
     graph = _Graph(onnx)
+    lead: list[Any] = [1]
+    before = list(program.state)
+    if require_state:
+        before = [graph.state_or(n, array) for n, array in program.initial.items()]
+        lead = ["0 or 1"]
+    first_nodes, graph.nodes = graph.nodes, []
     x = graph.add("Reshape", ["x_t", graph.shape(program.observation.shape)])
     graph.names[program.observation] = x
     for name, value in program.state.items():
@@ -98,31 +114,31 @@ def export_onnx(
     ]
     h = onnx.helper
 
-    def info(name: str, value: Value, *lead: Any, batch: bool = True) -> Any:
-        shape = [*lead, *(value.shape if batch else value.shape[1:])]
+    def info(name: str, value: Value, *lead: Any) -> Any:
+        shape = [*lead, *value.shape[1:]]
         return h.make_tensor_value_info(name, _element_type(onnx, value.dtype), shape)
 
     states = program.state.items()
     body = h.make_graph(
         graph.nodes,
         "step",
-        [*(info(f"{n}.before", v) for n, v in states),
-         info("x_t", program.observation, batch=False)],
-        [*(info(end, v) for end, (_, v) in zip(ends, states, strict=True)),
-         info(y, program.output, batch=False)],
+        [*(info(f"{n}.before", v, 1) for n, v in states), info("x_t", program.observation)],
+        [*(info(end, v, 1) for end, (_, v) in zip(ends, states, strict=True)),
+         info(y, program.output)],
     )  # fmt: skip
     loop = h.make_node(
-        "Scan", [*program.state, "x"], [*(PREFIX + name for name in program.state), "y"],
+        "Scan", [*before, "x"], [*(PREFIX + name for name in program.state), "y"],
         num_scan_inputs=1, body=body,
     )  # fmt: skip
-    defaults = [onnx.numpy_helper.from_array(a, n) for n, a in program.initial.items()]
+    defaults = {} if require_state else program.initial
     whole = h.make_graph(
-        [loop],
+        [*first_nodes, loop],
         type(model).__name__,
-        [info("x", program.observation, "T", batch=False), *(info(n, v) for n, v in states)],
-        [info("y", program.output, "T", batch=False), *(info(PREFIX + n, v) for n, v in states)],
-        [*graph.constants.values(), *defaults],
-    )
+        [info("x", program.observation, "T"), *(info(n, v, *lead) for n, v in states)],
+        [info("y", program.output, "T"), *(info(PREFIX + n, v, 1) for n, v in states)],
+        [*graph.constants.values(),
+         *(onnx.numpy_helper.from_array(a, n) for n, a in defaults.items())],
+    )  # fmt: skip
     file = h.make_model(
         whole, opset_imports=[h.make_opsetid("", OPSET)], ir_version=IR_VERSION,
         producer_name=PRODUCER,
@@ -192,6 +208,11 @@ class _Graph:
     def shape(self, numbers: Sequence[int]) -> str:
         """Returns the name of a constant of int64, such as a shape."""
         return self.constant(np.asarray(numbers, np.int64))
+
+    def state_or(self, name: str, initial: Any) -> str:
+        """The state of an input [1, ...], or the initial state if the input is [0, ...]."""
+        rows = self.add("Concat", [name, self.constant(initial)], axis=0)
+        return _cut(self, rows, [0], [1], [0], [1])
 
     def translate(self, equation: Equation) -> None:
         """Adds the nodes of an equation."""

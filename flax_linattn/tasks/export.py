@@ -26,6 +26,7 @@ def export_run(
     checkpoint: Checkpoint = "best",
     chunk_sizes: Sequence[int] = (128,),
     platforms: Sequence[str] = ("cpu", "cuda", "tpu"),
+    require_state: bool = False,
     again: bool = False,
 ) -> dict[str, Any]:
     """Exports a trained run to a bundle, a C header or an ONNX file.
@@ -45,6 +46,7 @@ def export_run(
         checkpoint: "best" (the selected parameters) or "last" (the last parameters).
         chunk_sizes: Numbers of observations that ``prefill`` of a bundle processes in parallel.
         platforms: Platforms to compile a bundle for: "cpu", "cuda", "rocm", "tpu".
+        require_state: Whether the state is a required input of an ONNX file, for browsers.
         again: Replace an existing file: a bundle of the same task, a C header, or an ONNX file.
 
     Returns:
@@ -66,7 +68,7 @@ def export_run(
         name = name if name[:1].isalpha() else f"_{name}"
         return stream.export(out, metadata, format, name=name)
     if format == "onnx":
-        return stream.export(out, metadata, format)
+        return stream.export(out, metadata, format, require_state=require_state)
     return stream.export(out, metadata, chunk_sizes=chunk_sizes, platforms=platforms)
 
 

@@ -22,6 +22,13 @@ ON_ACCELERATORS |= {"flash_linear_attention", "pytorch"}
 
 TINY: dict[str, Mapping[str, Any]] = {
     **{name: size for name, size in SMALL_SIZES.items() if name not in ON_ACCELERATORS},
+    "exported_prefill": {
+        "mechanisms": ("rwkv",),
+        "attention": ("linear",),
+        "length": 8,
+        "chunk_size": 4,
+        "rounds": 1,
+    },
     "growth": {
         "mechanisms": ("aaren", "linear", "linformer", "aft", "gated_delta"),
         "lengths": (8, 16),
@@ -62,7 +69,7 @@ TINY: dict[str, Mapping[str, Any]] = {
     "taylorshift_order": {"dims": (4,), "orders": (4,), "lengths": (8, 16), "rounds": 1},
 }
 SLOW = {"gated", "elementwise_inference", "elementwise_training", "taylorshift_crossover"}
-SLOW |= {"bert_training", "overheads", "strategies", "taylorshift_transformer"}
+SLOW |= {"bert_training", "exported_prefill", "overheads", "strategies", "taylorshift_transformer"}
 SLOW |= {
     "taylorshift_training",
     "taylorshift_order",

@@ -27,6 +27,13 @@ from tests.inference.test_bundle import CHANNEL_TASK
 pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
 
+STEPS_ONLY = {
+    "elementwise_series": "operation 'scan'", "forgetting_aaren": "operation 'argmax'",
+    "rwkv": "operation 'argmax'", "softmax:window=4": "operation 'cummax'",
+    "softmax:window=4,sinks=2": "operation 'cummax'",
+}  # fmt: skip
+"""Mechanisms whose parallel form has no translation, and the reason."""
+
 
 def load(path: Path) -> Any:
     options = onnxruntime.SessionOptions()
@@ -56,6 +63,39 @@ def test_onnx_is_the_model(mechanism: str, tmp_path: Path) -> None:
     np.testing.assert_allclose(y[-1], own[-1], rtol=0, atol=1e-5)
     for name, leaf in state.items():
         np.testing.assert_array_equal(leaf, end[name])
+
+
+@pytest.mark.parametrize("mechanism", CONSTANT)
+def test_prefill_in_chunks(mechanism: str, tmp_path: Path) -> None:
+    """The file of steps continues from the state of the file of chunks."""
+    model, x, x_t = classifier(mechanism), observations(40), jnp.ones((1, CHANNELS))
+    if mechanism in STEPS_ONLY:
+        with pytest.raises(OptionError, match=STEPS_ONLY[mechanism]):
+            inference.export_onnx(tmp_path / "chunks.onnx", model, x_t, chunk_size=16)
+        return
+    inference.export_onnx(tmp_path / "chunks.onnx", model, x_t, chunk_size=16)
+    inference.export_onnx(tmp_path / "steps.onnx", model, x_t)
+    own = np.asarray(inference.unroll(model, x[None])[0])
+    y, state = step(load(tmp_path / "chunks.onnx"), x[:32].reshape(2, 16, CHANNELS), {})
+    np.testing.assert_allclose(y, own[[15, 31]], rtol=0, atol=1e-5)
+    y, _ = step(load(tmp_path / "steps.onnx"), x[32:], state)
+    np.testing.assert_allclose(y, own[32:], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("mechanism", QUICK)
+def test_a_required_state(mechanism: str, tmp_path: Path) -> None:
+    """Without defaults; empty arrays are the initial state."""
+    model, x = classifier(mechanism), observations(20)
+    x_t = jnp.ones((1, CHANNELS))
+    inference.export_onnx(tmp_path / "model.onnx", model, x_t, require_state=True)
+    inputs = [each for each in load(tmp_path / "model.onnx").get_inputs() if each.name != "x"]
+    assert {each.shape[0] for each in inputs} == {"0 or 1"}
+    dtypes = {"tensor(float)": np.float32, "tensor(int32)": np.int32}
+    empty = {each.name: np.zeros((0, *each.shape[1:]), dtypes[each.type]) for each in inputs}
+    y, state = step(load(tmp_path / "model.onnx"), x[:10], empty)
+    end, _ = step(load(tmp_path / "model.onnx"), x[10:], state)
+    own = np.asarray(inference.unroll(model, x[None])[0])
+    np.testing.assert_allclose(np.concatenate([y, end]), own, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("options", LANGUAGE)

@@ -69,7 +69,57 @@ def prefill_over_product() -> Iterable[float]:
     return (times["prefill"] / times["one product"],)
 
 
+def onnx_prefill(part: str, length: int) -> dict[str, dict[str, float]]:
+    """Medians by mechanism and program."""
+    rows = stored("efficiency/exported_prefill-cpu.json")["rows"]
+    chosen = [r for r in rows if (r["part"], r["tokens"]) == (part, length)]
+    return {r["mechanism"]: {k: x["median"] for k, x in r["microseconds"].items()} for r in chosen}
+
+
+def onnx_ratios(slow: str, fast: str, part: str = "model") -> list[float]:
+    """Least and most."""
+    rows = onnx_prefill(part, 512).values()
+    ratios = [row[slow] / row[fast] for row in rows if slow in row and fast in row]
+    return [min(ratios), max(ratios)]
+
+
+def chunks_beside_both() -> Iterable[float]:
+    return [*onnx_ratios("ONNX, steps", "ONNX, chunks"), *onnx_ratios("ONNX, chunks", "JAX")]
+
+
+def with_linear_attention(whole: float, length: int, plain: str) -> Iterable[float]:
+    """How many times as fast a model of two layers would be."""
+    attention = onnx_prefill("attention", length)["gated_delta"]
+    return (whole / (whole - 2 * (attention[plain] - attention["LinearAttention"])),)
+
+
+def prefill_with_linear_attention() -> Iterable[float]:
+    whole = onnx_prefill("model", 512)["gated_delta"]["ONNX, chunks"]
+    return with_linear_attention(whole, 512, "ONNX, chunks")
+
+
+def step_with_linear_attention() -> Iterable[float]:
+    rows = stored("efficiency/exported_steps-cpu.json")["rows"]
+    (times,) = (r["microseconds"] for r in rows if r["model"] == "gated_delta")
+    return with_linear_attention(times["ONNX Runtime"]["median"], 1, "ONNX, steps")
+
+
 SENTENCES: list[Sentence] = [
+    Sentence(
+        "A file of steps takes {:.0f} to {:.0f} times as long as JAX",
+        partial(onnx_ratios, "ONNX, steps", "JAX"),
+    ),
+    Sentence(
+        "is {:.0f} to {:.0f} times as fast as steps, and takes {:.0f} to {:.0f} times as long as "
+        "JAX",
+        chunks_beside_both,
+    ),
+    Sentence(
+        "it is {:.1f} to {:.1f} times as fast as chunks",
+        partial(onnx_ratios, "ONNX, chunks", "LinearAttention", "attention"),
+    ),
+    Sentence("with `gated_delta` would be {:.1f} times as fast", prefill_with_linear_attention),
+    Sentence("A step of that model would be {:.1f} times as fast", step_with_linear_attention),
     Sentence(
         "takes {:.1f} times as long as it takes to read and write its state once, and {:.1f} times "
         "as long as to do that and read it a second time",
