@@ -18,7 +18,9 @@ from tests.tasks.commands import fail, one_line, succeed
 def test_unknown_commands(capsys):
     assert "unknown command 'fly'. The commands are: train classify, " in fail(capsys, "fly")
     message = fail(capsys, "train", "--csv", "sales.csv")
-    assert "unknown command 'train'. The commands are: train classify, train events, " in message
+    assert (
+        "expected a task after 'train'. The commands are: train classify, train events, " in message
+    )
     assert "train classify" in succeed(capsys, "--help")
     assert succeed(capsys, "--version").strip()
     assert cli.main([]) == 2

@@ -179,10 +179,10 @@ def _dispatch(args: list[str]) -> int:
     given = " ".join(args[:1] if args[1:2] and args[1].startswith("-") else args[:2])
     is_incomplete = bool(choices) and given == args[0]
     near = _nearest(given, choices or [*commands]) or _nearest(args[0], [*commands])
-    hint = f"Did you mean {near!r}? " if near and not is_incomplete else ""
+    hint = f" Did you mean {near!r}?" if near and not is_incomplete else ""
+    reason = f"expected a task after {given!r}." if is_incomplete else f"unknown command {given!r}."
     print(
-        f"error: unknown command {given!r}. {hint}The commands are: "
-        f"{', '.join(choices or commands)}.",
+        f"error: {reason}{hint} The commands are: {', '.join(choices or commands)}.",
         file=sys.stderr,
     )
     return 2

@@ -51,6 +51,8 @@ class ExportOptions:
     again: bool = False
 
 
+SUFFIXES = {".linattn": "bundle", ".h": "c", ".onnx": "onnx"}
+"""Suffixes of files, and the format that each one promises."""
 PROG = "flax-linattn export RUN"
 ABOUT = (
     "Exports a run to one file that streams its model without this library: a bundle for JAX, a C "
@@ -77,6 +79,13 @@ def export_command(args: Sequence[str]) -> int:
     out, runtime = options.pop("out"), options.pop("runtime")
     if out is None:
         raise OptionError("expected a file to write; set out=..., such as model.linattn.", "out")
+    own = SUFFIXES.get(out.suffix, options["format"])
+    if own != options["format"]:
+        raise OptionError(
+            f"{out} has the suffix of another format; set format={own!r}, or choose another name.",
+            "out",
+            "format",
+        )
     if options["format"] != "bundle":
         given = {"runtime": runtime, **options}
         defaults = ExportOptions()

@@ -25,6 +25,7 @@ for module in ("limits", "msgpack", "prometheus_client", "starlette", "uvicorn",
 import uvicorn  # noqa: E402
 
 from flax_linattn.serve import Limits, Sealer, SessionStore, make_app  # noqa: E402
+from flax_linattn.serve.seal import MIN_SECRET_BYTES  # noqa: E402
 
 SECRET, TOKEN = "FLAX_LINATTN_SECRET", "FLAX_LINATTN_TOKEN"
 """Environment variables for the key that seals states and the bearer token of clients."""
@@ -76,10 +77,14 @@ def serve_command(args: Sequence[str]) -> int:
     if flags.asks_help(args, f"expected a run folder or a bundle, got none; write {PROG}."):
         flags.parse(own, args, PROG, ABOUT)
     path = Path(args[0])
+    if not path.exists():
+        raise FileNotFoundError(f"expected a run folder or a bundle, but {path} does not exist.")
     task = read_task(path) if path.is_dir() else None
     groups = own if task is None else [*own, *flags.groups(task.StreamOptions(), task.name)]
     values = flags.parse(groups, args[1:], f"flax-linattn serve {args[0]}", ABOUT)
     options, limits = flags.build(ServeOptions, values), flags.build(Limits, values)
+    if task is None:  # first, or a port in use would hide that the file is no bundle
+        Bundle.read_signature(path)
     with _bind(options.host, options.port) as listener:
         if task is None:
             bundle = Bundle(path)
@@ -88,8 +93,8 @@ def serve_command(args: Sequence[str]) -> int:
         if not (bundle.signature["task"] or {}).get("inputs"):
             raise ValueError(
                 f"{path} cannot be served, because its bundle does not describe raw observations. "
-                "Runs of classify, forecast (without known future covariates), sequence, synthetic "
-                "and text can be served."
+                "Runs of all tasks that stream can be served, but forecasts with known future "
+                "covariates."
             )
         serve(bundle, options, limits, listener)
     return 0
@@ -145,6 +150,10 @@ def serve(bundle: Bundle, options: ServeOptions, limits: Limits, listener: socke
         ValueError: If the file of sessions belongs to another bundle or is in use.
     """
     secret, token = os.environ.get(SECRET), os.environ.get(TOKEN)
+    if secret is not None and len(secret.encode()) < MIN_SECRET_BYTES:
+        raise ValueError(
+            f"expected at least {MIN_SECRET_BYTES} bytes in {SECRET}, got {len(secret.encode())}."
+        )
     app = make_app(
         bundle,
         sealer=Sealer(None if secret is None else secret.encode(), options.max_age),

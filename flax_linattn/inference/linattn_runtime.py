@@ -285,6 +285,8 @@ class Session:
             raise BundleError(f"expected a session, got other bytes ({error}).") from error
         if not is_own:
             raise BundleError("the session belongs to another bundle; begin a new session.")
+        if len(last) != len(self._last) or steps < 0:
+            raise BundleError("expected a session, got other bytes (another record).")
         if len(content) != begin + sum(value.nbytes for value in self._initial.values()):
             raise BundleError("the bytes of the session are cut, or too long.")
         state: State = {}
@@ -309,7 +311,7 @@ class Session:
             elif part["kind"] == "flags":
                 columns += [float(v is None) for v in given]
             elif part["kind"] == "event":
-                return _event(part, observation, time, last)
+                return _event(part, observation, time, last if self.num_steps else None)
             elif part["kind"] == "decision":
                 return self._decision(part, observation)
             else:
@@ -369,8 +371,8 @@ def _token(count: int, observation: Any) -> int:
     return int(observation)
 
 
-def _event(part: Mapping[str, Any], name: Any, time: Any, last: list[float]) -> Any:
-    """Columns of an event, and the times of the first event and of this one."""
+def _event(part: Mapping[str, Any], name: Any, time: Any, last: list[float] | None) -> Any:
+    """Columns of an event, and the times of the first event and of this event."""
     names = part["names"]
     if name is None and len(names) == 1:
         name = names[0]

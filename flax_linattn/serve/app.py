@@ -173,6 +173,12 @@ async def _stream(server: Server, socket: WebSocket) -> None:
     name, content = socket.query_params.get("session"), None
     address = _address(socket)
     with contextlib.suppress(WebSocketDisconnect):
+        if name is not None:
+            try:
+                await server.read(name)
+            except RequestError as error:
+                await socket.close(1008, str(error))
+                return
         while (message := await socket.receive())["type"] == "websocket.receive":
             text = message.get("text")
             form: Form = "json" if text is not None else "msgpack"

@@ -107,7 +107,8 @@ def get_observations(request: Mapping[str, Any], limit: int) -> list[tuple[Any, 
     many = request.get("observations", [request.get("observation")])
     times = request.get("times", [request["time"]] if "time" in request else None)
     if not isinstance(many, list) or not 0 < len(many) <= limit:
-        raise RequestError(f"expected observations as a list of 1 to {limit:,} elements.")
+        given = f"{len(many):,}" if isinstance(many, list) else quote(many)
+        raise RequestError(f"expected a list of 1 to {limit:,} observations, got {given}.")
     if times is not None and (not isinstance(times, list) or len(times) != len(many)):
         raise RequestError("expected times as a list as long as observations.")
     return list(zip(many, times or [None] * len(many), strict=True))

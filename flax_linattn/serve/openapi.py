@@ -94,6 +94,13 @@ def _observation(inputs: list[Mapping[str, Any]]) -> str:
             return f"An integer below {part['count']:,}."
         if part["kind"] == "values":
             return f"Values by channel, or as a list: {', '.join(part['names'])}."
+        if part["kind"] == "decision":
+            return (
+                "The reward of the previous action (null at first) and the observation, by name or "
+                f"as a list: {', '.join(part['names'])}."
+            )
+        if part["kind"] == "event":
+            return f"The type of an event ({', '.join(part['names'])}); its time is in time."
     return "Values."
 
 

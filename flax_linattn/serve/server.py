@@ -148,6 +148,8 @@ class Server:
             OverloadError: If too many observations wait.
         """
         expected = request.get("steps")
+        if expected is not None and type(expected) is not int:
+            raise RequestError(f"expected steps as an integer, got {quote(expected)}.")
         if expected is not None and expected != session.num_steps:
             raise RequestError(
                 f"expected a session of {quote(expected)} observations (steps), got a session "

@@ -58,6 +58,7 @@ class ProgressDisplay:
             MofNCompleteColumn(),
             TextColumn("{task.fields[metrics]}"),
             TimeRemainingColumn(),
+            TextColumn("left"),
             console=self._console,
             disable=progress is not True or not self._console.is_terminal,
             transient=True,

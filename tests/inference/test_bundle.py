@@ -18,7 +18,7 @@ from flax import nnx
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flax_linattn import inference
+from flax_linattn import inference, models
 from flax_linattn.inference import linattn_runtime as runtime
 from flax_linattn.inference.linattn_runtime import Bundle, BundleError
 from tests.contract.tolerances import assert_same_bits
@@ -165,6 +165,93 @@ def test_a_bad_observation_leaves_the_session(export: Any, observation: Any, mes
 def test_times_that_do_not_fit(zone: str | None, time: Any, message: str) -> None:
     with pytest.raises(BundleError, match=message):
         runtime._local(time, zone)
+
+
+def raw_session(part: Any, outputs: int, width: int, path: Path, **task: Any) -> Any:
+    """A session of a classifier of ``width`` columns with an input part of one kind."""
+    model = models.SequenceClassifier(
+        width, outputs, features=8, num_layers=1, num_heads=2, mechanism="aaren", rngs=nnx.Rngs(0)
+    )
+    names = [*map(str, range(outputs))]
+    task = {"name": "raw", "inputs": [part], "outputs": {"kind": "classes", "names": names}, **task}
+    inference.export(
+        path, model, jnp.ones((1, width)), chunk_sizes=(), platforms=("cpu",), task=task
+    )
+    return Bundle(path).session()
+
+
+EVENT = {
+    "kind": "event", "names": ["buy", "sell"], "initial": [0.0, 0.0], "dates": False,
+    "scale": 2.0, "resolution": 0.5, "periods": [24.0], "clock": [10.0],
+}  # fmt: skip
+DECISION = {
+    "kind": "decision", "names": ["reward", "x", "y"], "mean": [1.0, 0.0], "std": [2.0, 1.0],
+    "return_scale": 10.0, "initial": [50.0, 0.0], "clock": "episode", "max_steps": 4,
+    "is_discrete": True,
+}  # fmt: skip
+
+
+def test_events_become_columns(tmp_path: Path) -> None:
+    """Gap, whether it is known, type, and phases of the time; bad events change nothing."""
+    session = raw_session(EVENT, 3, 7, tmp_path / "model.linattn")
+
+    def phases(time: float, since: float) -> list[float]:
+        turns = 2 * np.pi * np.array([time / 24, since / 10])
+        return [*np.cos(turns), *np.sin(turns)]
+
+    x, *_ = session.prepare("buy", 3.0)
+    np.testing.assert_allclose(x[0], [0, 0, 0, *phases(3, 0)], rtol=1e-6)
+    session.step("buy", 3.0)
+    x, *_ = session.prepare("sell", 7.0)
+    np.testing.assert_allclose(x[0], [np.log(2), 1, 1, *phases(7, 4)], rtol=1e-6, atol=1e-7)
+    np.testing.assert_allclose(session.prepare("buy", 3)[0][0, 0], np.log(0.25), rtol=1e-6)
+    before = session.to_bytes()
+    for name, time, message in [
+        ("hold", 8.0, r"expected an event type \(buy, sell\), got 'hold'"),
+        (None, 8.0, "expected an event type"),
+        ("buy", 2.0, "expected times that do not decrease, got 2.0"),
+        ("buy", "noon", "expected the time of the event as a number, got 'noon'"),
+        ("buy", float("nan"), "expected the time of the event as a number"),
+        ("buy", None, "expected the time of the event as a number"),
+    ]:
+        with pytest.raises(BundleError, match=message):
+            session.step(name, time)
+    assert session.to_bytes() == before
+    want = session.step("sell", 7.0)
+    session.from_bytes(before)
+    assert session.step("sell", 7.0) == want
+    with pytest.raises(BundleError, match="another record"):
+        session.from_bytes(before.replace(b'"last": [3.0, 3.0]', b'"last": [3.0     ]'))
+    dated = raw_session({**EVENT, "dates": True}, 3, 7, tmp_path / "dated.linattn")
+    with pytest.raises(BundleError, match="with its offset from UTC"):
+        dated.step("buy", "2026-11-28T14:00")
+    assert dated.step("buy", "2026-11-28T14:00+01:00")
+
+
+@pytest.mark.parametrize("clock", ["episode", "context"])
+def test_decisions_become_columns(clock: str, tmp_path: Path) -> None:
+    """Time, whether the last action is known, return-to-go, observation and last action."""
+    part = {**DECISION, "clock": clock}
+    session = raw_session(part, 2, 6, tmp_path / "model.linattn", context=2)
+    action, rewards, total = 0.0, [None, 5.0, -1.0, 2.0], 50.0
+    for step, reward in enumerate(rewards):
+        total -= reward or 0.0
+        x, _, last = session.prepare([reward, 3.0, step], None)
+        age = session._ages(step + 1)
+        rest = [total / 10, 1.0, step, action]
+        times = np.array(age) - 1 if clock == "context" else [step] * 2
+        want = [[time, float(own > 1), *rest] for time, own in zip(times, age, strict=True)]
+        np.testing.assert_allclose(x, want, rtol=1e-6)
+        action = float(session.step({"reward": reward, "x": 3.0, "y": step})["prediction"])
+        assert session._last == [total, action] and last[0] == total
+    with pytest.raises(BundleError, match="an episode has at most 4 steps"):
+        session.step([1.0, 3.0, 4.0])
+    session.reset()
+    session.step([None, 3.0, 0.0])
+    with pytest.raises(BundleError, match="expected the reward"):
+        session.step([None, 1, 2])
+    with pytest.raises(BundleError, match="expected the numbers of the observation"):
+        session.step([1, None, 2])
 
 
 def test_a_cache_has_an_end(export: Any) -> None:

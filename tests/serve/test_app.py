@@ -81,7 +81,7 @@ def test_a_client_holds_its_state(client: Any, bundle: Bundle, predicted: Any) -
     stale = client.post(
         "/v1/step", json={"observation": ROWS[0], "state": more["state"], "steps": 1}
     )
-    assert "got one of 3" in ok(stale, 409)["error"]
+    assert "got a session of 3" in ok(stale, 409)["error"]
 
 
 def test_many_clients_at_once(client: Any, predicted: Any) -> None:
@@ -193,9 +193,9 @@ def test_rates_are_limited(bundle: Bundle) -> None:
         (b"[]", 400, "expected a JSON object"),
         (b"{}", 400, "expected observation, or a list of observations"),
         (b'{"observation": [1, 2, 3], "observations": []}', 400, "expected observation, or"),
-        (b'{"observations": []}', 400, "a list of 1 to 30"),
-        (b'{"observations": 3}', 400, "a list of 1 to 30"),
-        (json.dumps({"observations": [[1, 2, 3]] * 31}).encode(), 400, "a list of 1 to 30"),
+        (b'{"observations": []}', 400, "a list of 1 to 30 observations, got 0"),
+        (b'{"observations": 3}', 400, "list of 1 to 30 observations"),
+        (b'{"observations": [' + b"1," * 30 + b"1]}", 400, "of 1 to 30 observations, got 31"),
         (b'{"observations": [[1, 2, 3]], "times": []}', 400, "expected times as a list"),
         (b'{"observation": [1, 2, NaN]}', 200, ""),
         (b'{"observation": [1, 2, Infinity]}', 400, "expected finite numbers"),

@@ -104,7 +104,7 @@ def test_what_is_not_served(path: Path, tmp_path: Path, capsys: Any) -> None:
         ([], "expected a run folder or a bundle, got none"),
         ([str(tmp_path / "none")], "does not exist"),
         ([str(path), "--host", "0.0.0.0"], "the address 0.0.0.0 is open to other machines"),
-        ([str(tmp_path / "none"), "--port", port], f"cannot listen on 127.0.0.1, port {port}: Add"),
+        ([str(path), "--port", port], f"cannot listen on 127.0.0.1, port {port}: Add"),
         ([str(path), "--port", "99999"], "port must be 0-65535"),
         ([str(path), "--max-rows", "0"], "max_rows must be at least 1, got 0"),
         ([str(path), "--sessions", str(path)], "is no file of sessions, or is damaged"),

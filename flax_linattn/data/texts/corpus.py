@@ -333,9 +333,13 @@ def load_corpus(
         train, validation, test = split_tokens(tokens, ratios, begin)
     for name, part in zip(SPLITS, (train, validation, test), strict=True):
         if len(part) < 2:
+            label = "training" if name == "train" else name
+            advice = "a longer text"
+            if source.has_documents:  # which are not cut: a long one may cover several parts
+                advice = "more or shorter documents, or a test file"
             raise DataFormatError(
-                f"{path}: expected a {name} text of at least 2 tokens, got {len(part)}; pass a "
-                f"longer text, or make the {name} part larger"
+                f"{path}: expected a {label} text of at least 2 tokens, got {len(part)}; pass "
+                f"{advice}, or make the {label} part larger"
             )
     has_documents = source.has_documents
     name = path.name.partition(".")[0] or path.resolve().name

@@ -194,6 +194,7 @@ class EventsStream(Streaming):
         event = {
             "kind": "event",
             "names": list(data_spec.event_type_names),
+            "initial": [0.0, 0.0],
             "dates": data_spec.dates,
             "scale": data_spec.scale,
             "resolution": data_spec.resolution,

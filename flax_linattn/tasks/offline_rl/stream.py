@@ -99,7 +99,7 @@ class OfflineRLStream(Streaming):
         self._actions: deque[np.ndarray] = deque(maxlen=MAX_ACTIONS)
 
     def interface(self) -> dict[str, Any] | None:
-        """Describes observations and actions; None for an odd context, which two rows cannot be."""
+        """Describes observations and actions; None if the context restarts after an odd number."""
         data_spec, config = self._run.data_spec, self._run.config
         context = config.fit.context if isinstance(self._memory, RestartMemory) else 0
         if context % 2:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -126,6 +127,7 @@ class TextTask(Task[TextConfig, Corpus, TextSpec]):
     def test(self, run: Run, batches: training.BatchSource) -> Report:
         """Reports bits per byte, calibration, and accuracy by position and distance."""
         assert isinstance(batches, TokenWindows)
+        print(f"testing on {len(batches.tokens):,} tokens", file=sys.stderr)
         return Report(
             report_values(run, batches),
             tables=("positions", "calibration", "copies"),
@@ -135,6 +137,7 @@ class TextTask(Task[TextConfig, Corpus, TextSpec]):
     def test_baselines(self, run: Run, batches: training.BatchSource) -> dict[str, Any]:
         """Computes the bits per byte of compressors and byte frequencies on the same text."""
         assert isinstance(batches, TokenWindows)
+        print("compressing the test text, for the baselines", file=sys.stderr)
         return baselines.test_baselines(run, batches.tokens)
 
     def stream_error(self, run: Run, batches: training.BatchSource) -> dict[str, Any]:
