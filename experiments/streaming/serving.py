@@ -51,6 +51,8 @@ class Size:
         modes: where the states are.
         clients: numbers of clients that stream at the same time.
         separate: mode and number of clients that are measured with a server for each client, too.
+        max_rows: maximum numbers of rows of a call of the model, for the most clients; the default
+            of the server is 64.
         sessions: numbers of sessions that a server holds while its memory is measured.
         seconds: how long they stream, after a fifth of it to warm up.
         length: observations of a client, after which it begins again.
@@ -60,6 +62,7 @@ class Size:
     modes: tuple[str, ...] = (HELD, SESSION, SOCKET)
     clients: tuple[int, ...] = (1, 4, 16, 64)
     separate: tuple[tuple[str, int], ...] = ((HELD, 4), (HELD, 16))
+    max_rows: tuple[int, ...] = (1, 8)
     sessions: tuple[int, ...] = (1, 1000)
     seconds: float = 10.0
     length: int = 100
@@ -81,10 +84,15 @@ def measure(size: Size, journal: Journal) -> None:
             for count in size.clients:
                 # Next to each other, because other jobs may come and go on the machine.
                 for num_servers in (1, count) if (mode, count) in size.separate else (1,):
-                    key = {"mode": mode, "servers": num_servers, "clients": count}
+                    key = {"mode": mode, "servers": num_servers, "clients": count, "max_rows": 64}
                     run = partial(load, path, size, mode, num_servers, count, tapes, answers)
                     journal.row(key, run)
-        key = {"mode": NONE, "servers": 0, "clients": 1}
+        for max_rows in size.max_rows:
+            mode, count = size.modes[-1], size.clients[-1]
+            key = {"mode": mode, "servers": 1, "clients": count, "max_rows": max_rows}
+            run = partial(load, path, size, mode, 1, count, tapes, answers, max_rows)
+            journal.row(key, run)
+        key = {"mode": NONE, "servers": 0, "clients": 1, "max_rows": 1}
         journal.row(key, partial(without_server, path, size, tapes))
         for stored in (MEMORY, FILE):
             for count in size.sessions:
@@ -151,13 +159,20 @@ def memory(pids: Sequence[int]) -> int:
 
 
 def load(
-    path: Path, size: Size, mode: str, num_servers: int, num_clients: int, tapes: Any, answers: Any
+    path: Path,
+    size: Size,
+    mode: str,
+    num_servers: int,
+    num_clients: int,
+    tapes: Any,
+    answers: Any,
+    max_rows: int = 64,
 ) -> dict[str, Any]:
     """Observations per second and latency of clients that stream at the same time."""
+    options = ("--max-rows", str(max_rows))
     with ExitStack() as stack:
-        addresses, pids = zip(
-            *(stack.enter_context(server(path)) for _ in range(num_servers)), strict=True
-        )
+        started = [stack.enter_context(server(path, *options)) for _ in range(num_servers)]
+        addresses, pids = zip(*started, strict=True)
         times, wrong = asyncio.run(stream(addresses, size, mode, num_clients, tapes, answers))
         return summary(times, size.seconds) | {"memory": memory(pids), "wrong": wrong}
 
@@ -284,13 +299,14 @@ def summary(times: Sequence[float], seconds: float) -> dict[str, Any]:
 
 def table(rows: Rows, size: Size) -> str:
     """A line for each mode and number of clients, and one for each number of sessions."""
-    header = ["states", "servers", "clients", "observations per second", "p50, ms", "p99, ms"]
-    header += ["memory, MB", "answers", "wrong"]
+    header = ["states", "servers", "clients", "rows of a call, at most"]
+    header += ["observations per second", "p50, ms", "p99, ms", "memory, MB", "answers", "wrong"]
     loads = [
         [
             row["mode"],
             str(row["servers"]),
             str(row["clients"]),
+            str(row["max_rows"]),
             number(row["per_second"]),
             number(row["milliseconds"]["p50"]),
             number(row["milliseconds"]["p99"]),

@@ -10,6 +10,7 @@ the state carried over each review. Compressors that have read training reviews 
 from __future__ import annotations
 
 import dataclasses
+import statistics
 import tempfile
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -26,6 +27,7 @@ from experiments.tables.table import DATA_FOLDER, data_folder
 from experiments.verdicts import rows_with
 from flax_linattn import inference, models, tasks, training
 from flax_linattn.bench import Journal
+from flax_linattn.bench.plots import import_figure
 from flax_linattn.bench.report import markdown
 from flax_linattn.tasks.options import mechanisms_by_direction
 from flax_linattn.tasks.text import TextConfig
@@ -201,6 +203,29 @@ def table(rows: Rows, size: Size) -> str:
     )
 
 
+def plot(rows: Rows) -> Any:
+    """Bits per byte and accuracy of copies against the bytes of the state."""
+    figure = import_figure()(figsize=(13, 6), layout="constrained")
+    measures = {
+        "bits per byte, separate windows": "test_window_bits_per_byte",
+        "accuracy on near copies": "test_near_copies",
+    }
+    for axes, (label, name) in zip(figure.subplots(1, 2), measures.items(), strict=True):
+        for row in (row for row in rows if row["model"] != "baselines"):
+            middle, spread = statistics.mean(row[name]), statistics.stdev(row[name])
+            marker = "s" if row["model"] in HYBRIDS else "o" if row["carries_state"] else "x"
+            axes.errorbar(
+                row["state_bytes"], middle, spread, fmt=marker, color="tab:blue", alpha=0.7
+            )
+            axes.annotate(
+                row["model"], (row["state_bytes"], middle), xytext=(4, 3), fontsize=7,
+                textcoords="offset points",
+            )  # fmt: skip
+        axes.set(xscale="log", xlabel="bytes of the state", ylabel=label)
+    figure.suptitle("x: a cache that grows, after a window; square: hybrid stack", fontsize=10)
+    return figure
+
+
 def _text(difference: Any) -> str:
     if difference is None:
         return "-"
@@ -212,6 +237,7 @@ EXPERIMENT = Measured(
     sizes={"": Size()},
     measure=measure,
     table=table,
+    plot=plot,
     left_out={
         "": "larger models, more text, and a learning rate for each mechanism, for lack of time"
     },
