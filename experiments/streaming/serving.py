@@ -56,7 +56,7 @@ class Size:
         sessions: numbers of sessions that a server holds while its memory is measured.
         seconds: how long they stream, after a fifth of it to warm up.
         length: observations of a client, after which it begins again.
-        tapes: number of different sequences.
+        recordings: number of different sequences.
     """
 
     modes: tuple[str, ...] = (HELD, SESSION, SOCKET)
@@ -66,7 +66,7 @@ class Size:
     sessions: tuple[int, ...] = (1, 1000)
     seconds: float = 10.0
     length: int = 100
-    tapes: int = 8
+    recordings: int = 8
     features: int = 128
     num_layers: int = 3
 
@@ -79,25 +79,25 @@ def measure(size: Size, journal: Journal) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "model.linattn")
         write_bundle(path, size)
-        tapes, answers = sequences(path, size)
+        recordings, answers = sequences(path, size)
         for mode in size.modes:
             for count in size.clients:
                 # Next to each other, because other jobs may come and go on the machine.
                 for num_servers in (1, count) if (mode, count) in size.separate else (1,):
                     key = {"mode": mode, "servers": num_servers, "clients": count, "max_rows": 64}
-                    run = partial(load, path, size, mode, num_servers, count, tapes, answers)
+                    run = partial(load, path, size, mode, num_servers, count, recordings, answers)
                     journal.row(key, run)
         for max_rows in size.max_rows:
             mode, count = size.modes[-1], size.clients[-1]
             key = {"mode": mode, "servers": 1, "clients": count, "max_rows": max_rows}
-            run = partial(load, path, size, mode, 1, count, tapes, answers, max_rows)
+            run = partial(load, path, size, mode, 1, count, recordings, answers, max_rows)
             journal.row(key, run)
         key = {"mode": NONE, "servers": 0, "clients": 1, "max_rows": 1}
-        journal.row(key, partial(without_server, path, size, tapes))
+        journal.row(key, partial(without_server, path, size, recordings))
         for stored in (MEMORY, FILE):
             for count in size.sessions:
                 key = {"mode": SESSION, "stored in": stored, "sessions": count}
-                journal.row(key, partial(hold, path, stored, count, tapes[0][0]))
+                journal.row(key, partial(hold, path, stored, count, recordings[0][0]))
 
 
 def write_bundle(path: Path, size: Size) -> None:
@@ -124,13 +124,15 @@ def write_bundle(path: Path, size: Size) -> None:
 def sequences(path: Path, size: Size) -> tuple[list[list[Any]], list[list[Any]]]:
     """Recordings, and the answers of the bundle to them."""
     rows = np.concatenate(data.japanese_vowels()[1].series)
-    tapes = [rows[i * size.length : (i + 1) * size.length].tolist() for i in range(size.tapes)]
+    recordings = [
+        rows[i * size.length : (i + 1) * size.length].tolist() for i in range(size.recordings)
+    ]
     bundle = Bundle(path)
     answers = []
-    for tape in tapes:
+    for recording in recordings:
         session = bundle.session()
-        answers.append([session.step(row) for row in tape])
-    return tapes, answers
+        answers.append([session.step(row) for row in recording])
+    return recordings, answers
 
 
 @contextmanager
@@ -164,7 +166,7 @@ def load(
     mode: str,
     num_servers: int,
     num_clients: int,
-    tapes: Any,
+    recordings: Any,
     answers: Any,
     max_rows: int = 64,
 ) -> dict[str, Any]:
@@ -173,7 +175,7 @@ def load(
     with ExitStack() as stack:
         started = [stack.enter_context(server(path, *options)) for _ in range(num_servers)]
         addresses, pids = zip(*started, strict=True)
-        times, wrong = asyncio.run(stream(addresses, size, mode, num_clients, tapes, answers))
+        times, wrong = asyncio.run(stream(addresses, size, mode, num_clients, recordings, answers))
         return summary(times, size.seconds) | {"memory": memory(pids), "wrong": wrong}
 
 
@@ -197,7 +199,7 @@ async def begin_sessions(address: str, num_sessions: int, row: list[float]) -> N
 
 
 async def stream(
-    addresses: Sequence[str], size: Size, mode: str, num_clients: int, tapes: Any, answers: Any
+    addresses: Sequence[str], size: Size, mode: str, num_clients: int, recordings: Any, answers: Any
 ) -> tuple[list[float], int]:
     """Milliseconds of each observation after the warm-up, and the number of wrong answers."""
     times: list[float] = []
@@ -207,11 +209,11 @@ async def stream(
 
     async def client(index: int, http: httpx2.AsyncClient) -> None:
         nonlocal wrong
-        tape, answer = tapes[index % size.tapes], answers[index % size.tapes]
+        recording, answer = recordings[index % size.recordings], answers[index % size.recordings]
         address = addresses[index % len(addresses)]
         while time.perf_counter() < end:
             async for step in CONNECT[mode](address, http):
-                for row, want in zip(tape, answer, strict=True):
+                for row, want in zip(recording, answer, strict=True):
                     sent = time.perf_counter()
                     if sent > end:
                         return
@@ -274,13 +276,13 @@ async def post(http: httpx2.AsyncClient, url: str, request: dict[str, Any]) -> A
     return response.json()
 
 
-def without_server(path: Path, size: Size, tapes: Any) -> dict[str, Any]:
+def without_server(path: Path, size: Size, recordings: Any) -> dict[str, Any]:
     """Steps of one client in this process."""
     session, times = Bundle(path).session(), []
-    session.step(tapes[0][0])
+    session.step(recordings[0][0])
     begin = time.perf_counter()
     while time.perf_counter() < begin + size.seconds:
-        for row in tapes[0]:
+        for row in recordings[0]:
             sent = time.perf_counter()
             session.step(row)
             times.append(1e3 * (time.perf_counter() - sent))

@@ -211,18 +211,22 @@ def plot(rows: Rows) -> Any:
         "accuracy on near copies": "test_near_copies",
     }
     for axes, (label, name) in zip(figure.subplots(1, 2), measures.items(), strict=True):
-        for row in (row for row in rows if row["model"] != "baselines"):
-            middle, spread = statistics.mean(row[name]), statistics.stdev(row[name])
-            marker = "s" if row["model"] in HYBRIDS else "o" if row["carries_state"] else "x"
+        trained = [row for row in rows if row["model"] != "baselines"]
+        for number, row in enumerate(
+            sorted(trained, key=lambda row: sum(row["test_window_bits_per_byte"]))
+        ):
+            marker = "s" if row["model"] in HYBRIDS else "o" if row["carries_state"] else "X"
             axes.errorbar(
-                row["state_bytes"], middle, spread, fmt=marker, color="tab:blue", alpha=0.7
-            )
-            axes.annotate(
-                row["model"], (row["state_bytes"], middle), xytext=(4, 3), fontsize=7,
-                textcoords="offset points",
+                row["state_bytes"], statistics.mean(row[name]), statistics.stdev(row[name]),
+                fmt=marker, color=f"C{number % 10}", markersize=5 + 4 * (number // 10),
+                fillstyle="none" if number // 10 else "full", label=row["model"],
             )  # fmt: skip
         axes.set(xscale="log", xlabel="bytes of the state", ylabel=label)
-    figure.suptitle("x: a cache that grows, after a window; square: hybrid stack", fontsize=10)
+    axes.legend(fontsize=8, loc="center left", bbox_to_anchor=(1.02, 0.5))
+    figure.suptitle(
+        "circle: constant state; cross: cache, counted after a window; square: hybrid stack",
+        fontsize=10,
+    )
     return figure
 
 

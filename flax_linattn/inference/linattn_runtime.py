@@ -182,7 +182,9 @@ class Session:
             )
         self._context = self._task.get("context", 0)
         self._num_rows = 2 if self._context else 1
-        self._initial = {k: v.repeat(self._num_rows, 0) for k, v in bundle.initial_row.items()}
+        self._initial = bundle.initial_row
+        if self._context:
+            self._initial = {k: v.repeat(2, 0) for k, v in self._initial.items()}
         self.reset()
 
     def reset(self) -> None:
@@ -285,7 +287,7 @@ class Session:
             raise BundleError(f"expected a session, got other bytes ({error}).") from error
         if not is_own:
             raise BundleError("the session belongs to another bundle; begin a new session.")
-        if len(last) != len(self._last) or steps < 0:
+        if len(last) != len(self._last) or steps < 0 or not all(map(math.isfinite, last)):
             raise BundleError("expected a session, got other bytes (another record).")
         if len(content) != begin + sum(value.nbytes for value in self._initial.values()):
             raise BundleError("the bytes of the session are cut, or too long.")
@@ -380,10 +382,14 @@ def _event(part: Mapping[str, Any], name: Any, time: Any, last: list[float] | No
         raise BundleError(f"expected an event type ({', '.join(names)}), got {repr_short(name)}.")
     if part["dates"]:
         now = _local(time, "UTC").timestamp()
-    elif isinstance(time, int | float) and not isinstance(time, bool) and abs(time) <= MAX_TIME:
-        now = float(time)
     else:
-        raise BundleError(f"expected the time of the event as a number, got {repr_short(time)}.")
+        try:
+            now = math.nan if isinstance(time, str | bytes) else float(time)
+        except (OverflowError, TypeError, ValueError):
+            now = math.nan
+        if not abs(now) <= MAX_TIME:
+            expected = "expected the time of the event as a number"
+            raise BundleError(f"{expected}, got {repr_short(time)}.")
     begin, before = last or (now, now)
     if now < before:
         raise BundleError(f"expected times that do not decrease, got {repr_short(time)}.")

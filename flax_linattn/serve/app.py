@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+import ipaddress
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from hmac import compare_digest
 from typing import Any
 
@@ -12,29 +13,33 @@ from prometheus_client import generate_latest
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.requests import HTTPConnection, Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route, WebSocketRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from flax_linattn.inference.linattn_runtime import Bundle
-from flax_linattn.serve.batcher import OverloadError
-from flax_linattn.serve.generation import GENERATE, generate
+from flax_linattn.serve import generation
+from flax_linattn.serve.generation import (
+    GENERATE_NAMES,
+    sealed_events,
+    send_events,
+    session_events,
+)
 from flax_linattn.serve.messages import (
-    BEGIN,
+    BEGIN_NAMES,
     MEDIA_TYPES,
-    STEP,
+    STEP_NAMES,
     Form,
     RequestError,
     encode,
-    encode_event,
     num_observations,
     parse,
 )
 from flax_linattn.serve.openapi import describe_api
 from flax_linattn.serve.page import make_page
 from flax_linattn.serve.seal import Sealer
-from flax_linattn.serve.server import Limits, Server
+from flax_linattn.serve.server import REFUSED, Limits, Server
 from flax_linattn.serve.sessions import SessionStore
 
 
@@ -69,6 +74,7 @@ def make_app(
     @contextlib.asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         server.warm_up()
+        generation.warm_up(bundle)
         async with server.writes, server.steps:  # sessions of the last steps are still written
             server.is_ready = True
             yield
@@ -115,12 +121,12 @@ def make_app(
         return endpoint
 
     async def generate_sealed(request: Request) -> Response:
-        body, _ = await _read(server, request, (*GENERATE, "state"))
-        return await _send_events(_sealed_events(server, body))
+        body, _ = await _read(server, request, (*GENERATE_NAMES, "state"))
+        return await send_events(server, sealed_events(server, body))
 
     async def generate_session(request: Request) -> Response:
-        body, _ = await _read(server, request, GENERATE)
-        return await _send_events(_session_events(server, request.path_params["name"], body))
+        body, _ = await _read(server, request, GENERATE_NAMES)
+        return await send_events(server, session_events(server, request.path_params["name"], body))
 
     async def stream(socket: WebSocket) -> None:
         await socket.accept()
@@ -134,9 +140,9 @@ def make_app(
             server.num_connections -= 1
 
     async def refuse(_: Any, error: Exception) -> Response:
-        status = _status(error)
-        server.errors.labels(str(status)).inc()
-        headers = {"Retry-After": "1"} if status in (429, 503) else {}
+        status = server.count_error(error)
+        # The window of a rate has passed after two seconds.
+        headers = {"Retry-After": "2" if status == 429 else "1"} if status in (429, 503) else {}
         return JSONResponse({"error": str(error)}, status, headers)
 
     return Starlette(
@@ -148,21 +154,23 @@ def make_app(
             Route("/openapi.json", openapi),
             Route("/v1/signature", signature),
             Route(
-                "/v1/step", make_endpoint(server.step_sealed, (*STEP, "state")), methods=["POST"]
+                "/v1/step",
+                make_endpoint(server.step_sealed, (*STEP_NAMES, "state")),
+                methods=["POST"],
             ),
             Route("/v1/generate", generate_sealed, methods=["POST"]),
-            Route("/v1/sessions", make_endpoint(server.begin, BEGIN, 201), methods=["POST"]),
+            Route("/v1/sessions", make_endpoint(server.begin, BEGIN_NAMES, 201), methods=["POST"]),
             Route("/v1/sessions/{name}", show, methods=["GET"]),
             Route("/v1/sessions/{name}", remove, methods=["DELETE"]),
             Route(
                 "/v1/sessions/{name}/step",
-                make_endpoint(server.step_session, STEP),
+                make_endpoint(server.step_session, STEP_NAMES),
                 methods=["POST"],
             ),
             Route("/v1/sessions/{name}/generate", generate_session, methods=["POST"]),
             WebSocketRoute("/v1/stream", stream),
         ],
-        exception_handlers={ValueError: refuse, OverloadError: refuse, OSError: refuse},
+        exception_handlers=dict.fromkeys(REFUSED, refuse),
         middleware=[Middleware(_Authorize, token=token or None)],
         lifespan=lifespan,
     )
@@ -176,15 +184,16 @@ async def _stream(server: Server, socket: WebSocket) -> None:
         if name is not None:
             try:
                 await server.read(name)
-            except RequestError as error:
-                await socket.close(1008, str(error))
+            except REFUSED as error:
+                server.count_error(error)
+                await socket.close(1008, "the session does not exist, or cannot be read.")
                 return
         while (message := await socket.receive())["type"] == "websocket.receive":
             text = message.get("text")
             form: Form = "json" if text is not None else "msgpack"
             given = message.get("bytes") or b"" if text is None else text.encode()
             try:
-                request = parse(given, form, STEP if name else (*STEP, "state", "seal"))
+                request = parse(given, form, STEP_NAMES if name else (*STEP_NAMES, "state", "seal"))
                 await server.admit(address, num_observations(request))
                 if name is not None:
                     answer = await server.step_session(name, request)
@@ -195,8 +204,8 @@ async def _stream(server: Server, socket: WebSocket) -> None:
                     answer["steps"], content = session.num_steps, session.to_bytes()
                     if request.get("seal"):
                         answer["state"] = server.sealer.seal(content)
-            except (ValueError, OverloadError, OSError) as error:
-                server.errors.labels(str(_status(error))).inc()
+            except REFUSED as error:
+                server.count_error(error)
                 answer = {"error": str(error)}
             if form == "json":
                 await socket.send_text(encode(answer, form).decode())
@@ -243,66 +252,20 @@ async def _read(
     given = request.headers.get("content-type", "").partition(";")[0].strip()
     form: Form = "msgpack" if given == MEDIA_TYPES["msgpack"] else "json"
     values = parse(bytes(content), form, names)
+    if "max_tokens" in names:
+        values["max_tokens"] = server.get_max_tokens(values)
     await server.admit(_address(request), num_observations(values))
     return values, form
 
 
 def _address(connection: HTTPConnection) -> str:
-    """Address of a client; a server behind a proxy takes it from X-Forwarded-For."""
-    return "" if connection.client is None else connection.client.host
+    """Address of a client, or its network of IPv6, in which it may choose any address.
+
+    A server behind a proxy takes the address from X-Forwarded-For.
+    """
+    host = "" if connection.client is None else connection.client.host
+    return str(ipaddress.ip_network(f"{host}/64", strict=False)) if ":" in host else host
 
 
 def _answer(values: Mapping[str, Any], form: Form, status: int = 200) -> Response:
     return Response(encode(values, form), status, media_type=MEDIA_TYPES[form])
-
-
-async def _sealed_events(server: Server, request: dict[str, Any]) -> AsyncGenerator[bytes]:
-    """Events of a generation whose state the client holds; the last event has the state."""
-    session = server.unseal(request.pop("state", None))
-    async for values in generate(server, session, request):
-        if "finish_reason" in values:
-            state = server.sealer.seal(session.to_bytes())
-            yield encode_event({**values, "steps": session.num_steps, "state": state}, "end")
-        else:
-            yield encode_event(values) if values else b""
-
-
-async def _session_events(
-    server: Server, name: str, request: dict[str, Any]
-) -> AsyncGenerator[bytes]:
-    """Events of a generation by a session, which is on the disk before the last event."""
-    async with server.turn(name):
-        session = server.open(await server.read(name))
-        async for values in generate(server, session, request):
-            if "finish_reason" in values:
-                await server.writes.add((name, session.to_bytes()))
-                yield encode_event({**values, "steps": session.num_steps}, "end")
-            else:
-                yield encode_event(values) if values else b""
-
-
-async def _send_events(events: AsyncGenerator[bytes]) -> Response:
-    """Sends events as they come; what fails before the first one is refused with a status."""
-    first = await anext(events)
-
-    async def send() -> AsyncIterator[bytes]:
-        try:
-            async with contextlib.aclosing(events):  # a client that leaves ends its turn, too
-                yield first
-                async for event in events:
-                    yield event
-        except (ValueError, OverloadError, OSError) as error:
-            yield encode_event({"error": str(error)}, "error")
-
-    # nginx would collect events otherwise.
-    headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-    return StreamingResponse(send(), media_type="text/event-stream", headers=headers)
-
-
-def _status(error: Exception) -> int:
-    """Returns the HTTP status of an error."""
-    if isinstance(error, RequestError):
-        return error.status
-    if isinstance(error, OverloadError):
-        return 503
-    return 507 if isinstance(error, OSError) else 400

@@ -56,6 +56,7 @@ class Batcher(Generic[T, R]):
             self._worker.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._worker
+            self._worker = None
 
     @property
     def num_waiting(self) -> int:
@@ -66,8 +67,10 @@ class Batcher(Generic[T, R]):
         """Waits for the result of an item.
 
         Raises:
-            OverloadError: If too many items wait.
+            OverloadError: If too many items wait, or the worker has stopped.
         """
+        if self._worker is None:
+            raise OverloadError("the server is stopping; try another server.")
         future: asyncio.Future[R] = asyncio.get_running_loop().create_future()
         try:
             self._queue.put_nowait((item, future))

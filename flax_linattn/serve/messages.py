@@ -16,9 +16,9 @@ Form = Literal["json", "msgpack"]
 MEDIA_TYPES: dict[Form, str] = {"json": "application/json", "msgpack": "application/msgpack"}
 """Media types of the two forms of a message."""
 
-STEP = ("observation", "observations", "time", "times", "steps")
+STEP_NAMES = ("observation", "observations", "time", "times", "steps")
 """Names in a request that steps a session."""
-BEGIN = ("state", "fork")
+BEGIN_NAMES = ("state", "fork")
 """Names in a request that begins a session."""
 
 
@@ -37,7 +37,7 @@ def parse(content: bytes, form: Form, names: Sequence[str]) -> dict[str, Any]:
         RequestError: If the message is malformed, or has an unknown name.
 
     Example:
-        >>> parse(b'{"observation": [1.5, null]}', "json", STEP)
+        >>> parse(b'{"observation": [1.5, null]}', "json", STEP_NAMES)
         {'observation': [1.5, None]}
     """
     label = {"json": "JSON", "msgpack": "MessagePack"}[form]
@@ -64,8 +64,7 @@ def encode(answer: Mapping[str, Any], form: Form = "json") -> bytes:
         b'{"state":"YWJj","logits":[1.0,1.0]}'
     """
     if form == "msgpack":
-        # Outputs are float32, so that single precision loses nothing that a client relies on.
-        return bytes(msgpack.packb(answer, default=_plain, use_single_float=True))
+        return bytes(msgpack.packb(answer, default=_plain))
     return json.dumps(answer, default=_plain, allow_nan=False, separators=(",", ":")).encode()
 
 
@@ -121,11 +120,11 @@ def num_observations(request: Mapping[str, Any]) -> int:
         >>> num_observations({"observations": [1, 2], "max_tokens": 10})
         12
     """
-    given = request.get("observations", request.get("prompt"))
-    more = request.get("max_tokens", 0)
-    return (len(given) if isinstance(given, list | str) else 1) + (
-        more if isinstance(more, int) and more > 0 else 0
-    )
+    prompt = request.get("prompt")
+    given = prompt.encode("utf-8", "replace") if isinstance(prompt, str) else None
+    given = request.get("observations", given)
+    count = len(given) if isinstance(given, list | bytes) else 1
+    return max(count, 1) + int(request.get("max_tokens", 0))
 
 
 def _plain(value: Any) -> Any:

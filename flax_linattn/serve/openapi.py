@@ -22,7 +22,10 @@ def describe_api(signature: Mapping[str, Any]) -> dict[str, Any]:
     given = {
         "observation": observation,
         "observations": {"type": "array", "items": observation},
-        "time": {"type": "string", "description": "Time of the observation, ISO 8601."},
+        "time": {
+            "type": ["string", "number"],
+            "description": "Time of the observation, ISO 8601; a number for events without dates.",
+        },
         "times": {"type": "array", "items": {"type": "string"}},
         "steps": {
             "type": "integer",

@@ -24,6 +24,8 @@ from flax_linattn.serve.messages import RequestError, decode_state, get_observat
 from flax_linattn.serve.seal import Sealer
 from flax_linattn.serve.sessions import SessionStore
 
+REFUSED = (ValueError, OverloadError, OSError)
+"""Errors of requests that are refused, with a status and a text."""
 Item = tuple[np.ndarray, dict[str, np.ndarray]]
 """Observations and states of the rows of one session."""
 
@@ -176,12 +178,42 @@ class Server:
         rate = self.limits.max_rate
         if rate is None:
             return
+        if count > rate:
+            raise RequestError(
+                f"expected at most {rate:,} observations and new tokens in a request, the rate of "
+                f"this server, got {count:,}.",
+                413,
+            )
         if not await self._rates.hit(RateLimitItemPerSecond(rate), address, cost=count):
             raise RequestError(
-                f"expected at most {rate:,} observations per second, got more; send fewer in a "
-                "request, or try again later.",
+                f"expected at most {rate:,} observations per second, got more; try again later.",
                 429,
             )
+
+    def get_max_tokens(self, request: Mapping[str, Any]) -> int:
+        """Returns the number of tokens that a request may generate.
+
+        Raises:
+            RequestError: If it is not an integer from 1 to the maximum number of observations.
+        """
+        limit, value = self.limits.max_observations, request.get("max_tokens")
+        if value is None:
+            return min(100, limit)
+        if type(value) is not int or not 1 <= value <= limit:
+            raise RequestError(
+                f"expected max_tokens as an integer from 1 to {limit:,}, got {quote(value)}."
+            )
+        return value
+
+    def count_error(self, error: Exception) -> int:
+        """Counts a refused request; returns its HTTP status."""
+        status = 507 if isinstance(error, OSError) else 400
+        if isinstance(error, RequestError):
+            status = error.status
+        elif isinstance(error, OverloadError):
+            status = 503
+        self.errors.labels(str(status)).inc()
+        return status
 
     def open(self, content: bytes | None) -> Session:
         """Returns a session from its bytes; None begins a new session."""
@@ -203,14 +235,14 @@ class Server:
 
     async def step_session(self, name: str, request: Mapping[str, Any]) -> dict[str, Any]:
         """Steps a session on the server, and syncs it to the disk before the response."""
-        async with self.turn(name):
+        async with self.lock_session(name):
             session = self.open(await self.read(name))
             predictions = await self.advance(session, request)
-            await self.writes.add((name, session.to_bytes()))
+            await self.save(name, session)
         return {"predictions": predictions, "steps": session.num_steps}
 
     @contextlib.asynccontextmanager
-    async def turn(self, name: str) -> AsyncIterator[None]:
+    async def lock_session(self, name: str) -> AsyncIterator[None]:
         """Locks a session, so that its requests are processed one after another."""
         if self._num_requests >= self.limits.max_waiting:
             raise OverloadError
@@ -228,6 +260,15 @@ class Server:
         if content is None:
             raise RequestError(f"there is no session {quote(name)}; begin a session.", 404)
         return content
+
+    async def save(self, name: str, session: Session) -> None:
+        """Syncs a session to the disk; a cancelled request waits for the disk, too."""
+        write = asyncio.ensure_future(self.writes.add((name, session.to_bytes())))
+        try:
+            await asyncio.shield(write)
+        except asyncio.CancelledError:
+            await write  # the lock of the session is held until then
+            raise
 
     async def begin(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Begins a new session, a session from a sealed state, or a fork of another session."""
@@ -258,6 +299,6 @@ class Server:
 
     async def remove(self, name: str) -> None:
         """Removes a session from the disk, after the requests that step it."""
-        async with self.turn(name):
+        async with self.lock_session(name):
             await self.read(name)
             await self.writes.add((name, None))

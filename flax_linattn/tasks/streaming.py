@@ -177,18 +177,23 @@ class Streaming(abc.ABC):
         """
         return None
 
+    @property
+    def without_restarts(self) -> str:
+        """Setting with which the state does not restart after a context; "" if it never does."""
+        return ""
+
     def exported_model(self) -> StreamingModel:
         """Returns the model of a bundle, whose outputs are described by ``interface``."""
         return cast(StreamingModel, self._run.model)
 
     def export(
-        self, path: Path, facts: Mapping[str, Any], format: str = "bundle", **options: Any
+        self, path: Path, metadata: Mapping[str, Any], format: str = "bundle", **options: Any
     ) -> dict[str, Any]:
         """Writes the model of the stream; see ``inference.export``.
 
         Args:
             path: File to write.
-            facts: JSON values about the run, such as the name of its task.
+            metadata: JSON values about the run, such as the name of its task.
             format: "bundle", "c" for a header of C99, or "onnx".
             **options: Options of the function that writes the format.
         """
@@ -197,12 +202,12 @@ class Streaming(abc.ABC):
         model, own = self.exported_model(), self._run.model
         is_described = format == "bundle" or model is own  # else in a bundle alone
         interface = (self.interface() if is_described else None) or {"inputs": None}
-        options["task"] = {**facts, **interface}
-        if format != "bundle" and options["task"].get("context"):
+        options["task"] = {**metadata, **interface}
+        if format != "bundle" and self.without_restarts:
             raise OptionError(
-                "expected context=0 for C and ONNX, whose steps do not begin again after a "
-                "context; set context=0, or export a bundle.",
-                "context",
+                f"expected {self.without_restarts} for C and ONNX, whose steps do not begin again "
+                f"after a context; set {self.without_restarts}, or export a bundle.",
+                self.without_restarts.partition("=")[0],
                 "format",
             )
         observation = jax.ShapeDtypeStruct((1, *own.observation_shape), dtype)

@@ -171,13 +171,24 @@ def test_messagepack_has_the_same_names(client: Any, predicted: Any) -> None:
         assert ok(answer, 400)["error"]
 
 
+@pytest.mark.parametrize("form", ["json", "msgpack"])
+def test_answers_keep_their_digits(form: Any) -> None:
+    """Forecasts are float64 in the units of the data, far beyond the digits of float32."""
+    values = {"price": 1e6 + 0.03, "time": 1e39, "logits": np.ones(2, np.float32)}
+    content = encode(values, form)
+    found = msgpack.unpackb(content) if form == "msgpack" else json.loads(content)
+    assert found == {**values, "logits": [1.0, 1.0]}
+
+
 def test_rates_are_limited(bundle: Bundle) -> None:
     """By the address of the client, and by observations rather than requests."""
     with TestClient(make_app(bundle, limits=Limits(max_rows=1, max_rate=20))) as client:
         ok(client.post("/v1/step", json={"observations": ROWS[:15]}))
         refused = client.post("/v1/step", json={"observations": ROWS[:15]})
         assert "at most 20 observations per second" in ok(refused, 429)["error"]
-        assert refused.headers["Retry-After"] == "1"
+        assert refused.headers["Retry-After"] == "2"
+        refused = client.post("/v1/step", json={"observations": ROWS[:21]})
+        assert "at most 20 observations and new tokens in a request" in ok(refused, 413)["error"]
         with client.websocket_connect("/v1/stream") as socket:
             socket.send_json({"observations": ROWS[:15]})
             assert "at most 20 observations per second" in socket.receive_json()["error"]
@@ -430,6 +441,8 @@ def test_a_batcher_refuses_what_cannot_wait() -> None:
             assert await first == 1 and await others[0] == await others[1] == 2
             with pytest.raises(ValueError, match="bad"):
                 await others[2]
+        with pytest.raises(OverloadError, match="the server is stopping"):
+            await batcher.add("late")
 
     asyncio.run(main())
 

@@ -685,6 +685,22 @@ GIVEN = {
 """What a session of a bundle takes for an observation of a stream."""
 
 
+@only("events", "offline-rl")
+def test_events_and_agents_become_c(task, case, run_dir, lines, tmp_path, capsys):
+    """An agent that restarts after a context does not."""
+    args = ["export", str(run_dir), "--out", str(tmp_path / "model.h"), "--format", "c"]
+    if task == "offline-rl":
+        assert "expected --act stream for C and ONNX" in fail(capsys, *args, "--act", "restart")
+        args += ["--act", "stream"]
+    assert cli.main(args) == 0
+    if task == "events":  # whatever the stream prints, a bundle has the same outputs
+        run = tasks.load_run(run_dir)
+        one, other = (
+            run.task.stream(run, run.task.StreamOptions(simulate=n)).interface() for n in (0, 2)
+        )
+        assert one == other
+
+
 @fast("forecast")
 def test_a_bundle_says_what_the_stream_says(task, case, run_dir, lines, tmp_path, capsys):
     """In the names and units of the data; a bundle that exists is renewed only if asked to."""
@@ -722,8 +738,9 @@ def test_a_bundle_says_what_the_stream_says(task, case, run_dir, lines, tmp_path
             assert cells[1] in ("", int(np.argmax(predictions[0])))
             continue
         expected_cells = cells[{"events": 3, "forecast": 2, "offline-rl": 2}.get(task, 1) :]
-        if task == "events":  # the mean and the quantiles of the time
-            expected_cells, predictions = expected_cells[:4], predictions[:4]
+        if task == "events":  # the mean and the quantiles of the time, and the likeliest type
+            *times, _, p = expected_cells
+            expected_cells, predictions = [*times, p], [*predictions[:4], max(predictions[4:])]
         for own, expected in zip(predictions, expected_cells, strict=True):
             is_close = own == str(expected) if isinstance(own, str) else None
             assert is_close or own == pytest.approx(expected, 1e-5)

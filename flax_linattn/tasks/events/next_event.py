@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -147,10 +148,13 @@ class NextEventSummary(nnx.Module):
         return self._summarize(outputs), state
 
     def _summarize(self, outputs: Array) -> Array:
-        following = self.model.next_event(outputs)
-        quantiles = [following.gap.log_quantile(level) for level in self.levels]
-        times = jnp.exp(jnp.stack([following.gap.log_mean(), *quantiles], axis=-1))
-        return jnp.concatenate([times, jnp.exp(following.event_type_log_probs())], axis=-1)
+        summary = _summarize_outputs(
+            self.model.num_components, self.model.spread, self.levels, outputs
+        )
+        logs = jnp.concatenate([summary["log_mean"][..., None], summary["log_quantiles"]], axis=-1)
+        # A bundle refuses infinite outputs; a mean may be beyond the range of the dtype.
+        times = jnp.exp(jnp.minimum(logs, math.log(jnp.finfo(logs.dtype).max) - 1e-3))
+        return jnp.concatenate([times, summary["probabilities"]], axis=-1)
 
 
 class StreamedEvent(NamedTuple):

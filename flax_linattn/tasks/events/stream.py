@@ -181,8 +181,10 @@ class EventsStream(Streaming):
         self._length = 0
         self.log_likelihood, self.num_foreseen = 0.0, 0
 
-    def exported_model(self) -> NextEventSummary:
+    def exported_model(self) -> inference.StreamingModel:
         """Returns the model with the summary of the next event as its outputs."""
+        if self._begin is not None:
+            return super().exported_model()
         return NextEventSummary(self._run.model, self._levels)
 
     def interface(self) -> dict[str, Any] | None:
@@ -190,7 +192,7 @@ class EventsStream(Streaming):
         if self._begin is not None:
             return None
         data_spec = self._run.data_spec
-        names, scales = self.header[3 : 4 + len(self._levels)], [data_spec.scale]
+        names = ["mean", *(f"q{level:g}" for level in self._levels)]
         event = {
             "kind": "event",
             "names": list(data_spec.event_type_names),
@@ -202,7 +204,7 @@ class EventsStream(Streaming):
             "clock": list(data_spec.clock),
         }
         columns = [*names, *(f"p({name})" for name in data_spec.event_type_names)]
-        std = scales * len(names) + [1.0] * data_spec.num_event_types
+        std = [data_spec.scale] * len(names) + [1.0] * data_spec.num_event_types
         outputs = {"kind": "targets", "columns": columns, "mean": [0.0] * len(std), "std": std}
         return {"inputs": [event], "outputs": outputs}
 

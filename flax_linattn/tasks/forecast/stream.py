@@ -225,6 +225,10 @@ class ForecastStream(Streaming):
         time = "" if observation.time is None else str(self._time)
         return [self.num_steps, time, *self._forecast.ravel()]
 
+    @property
+    def without_restarts(self) -> str:
+        return "context=0" if self._context else ""
+
     def interface(self) -> dict[str, Any] | None:
         """Describes channels, calendar and targets; None with known future covariates."""
         spec, scale = self._data_spec, self._data_spec.standardizer

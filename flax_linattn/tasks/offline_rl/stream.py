@@ -98,6 +98,10 @@ class OfflineRLStream(Streaming):
         )
         self._actions: deque[np.ndarray] = deque(maxlen=MAX_ACTIONS)
 
+    @property
+    def without_restarts(self) -> str:
+        return "act='stream'" if isinstance(self._memory, RestartMemory) else ""
+
     def interface(self) -> dict[str, Any] | None:
         """Describes observations and actions; None if the context restarts after an odd number."""
         data_spec, config = self._run.data_spec, self._run.config
