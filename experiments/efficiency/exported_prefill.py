@@ -49,6 +49,7 @@ class Size:
     Attributes:
         mechanisms: names of mechanisms, whose models are measured.
         attention: names of mechanisms, whose attention is measured.
+        num_heads: number of heads.
         head_dim: channels of a head, of keys and of values.
         length: tokens of a prefill.
         chunk_size: tokens that the file of chunks processes in parallel.

@@ -57,6 +57,8 @@ class Size:
         seconds: how long they stream, after a fifth of it to warm up.
         length: observations of a client, after which it begins again.
         recordings: number of different sequences.
+        features: width of the model.
+        num_layers: number of its layers.
     """
 
     modes: tuple[str, ...] = (HELD, SESSION, SOCKET)

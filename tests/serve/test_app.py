@@ -29,6 +29,7 @@ from flax_linattn.serve import Batcher, Limits, OverloadError, Sealer, SessionSt
 from flax_linattn.serve.messages import decode_state, encode
 from flax_linattn.serve.seal import SealError
 from tests.inference.cases import CHANNELS, classifier
+from tests.inference.test_bundle import DECISION, EVENT, raw_session
 
 SECRET = b"a secret of many bytes"
 ROWS = np.random.default_rng(0).normal(size=(40, CHANNELS)).round(3).tolist()
@@ -417,6 +418,34 @@ def test_room_for_sessions_is_limited(bundle: Bundle) -> None:
         busy = client.post("/v1/sessions", json={})
         assert "has reached its maximum number of sessions" in ok(busy, 503)["error"]
         assert busy.headers["Retry-After"] == "1"
+
+
+@pytest.mark.parametrize(
+    ("part", "width", "task", "observations", "times"),
+    [
+        (EVENT, 7, {}, ["buy", "sell", "sell"], [1.0, 2.5, 4]),
+        (DECISION, 6, {"context": 2}, [[None, 1, 2], [0.5, 1, 2], [1, 2, 3]], None),
+    ],
+    ids=["events", "decisions"],
+)
+def test_events_and_decisions(
+    part: Any, width: int, task: Any, observations: Any, times: Any, tmp_path: Path
+) -> None:
+    """A client sends types and times, or rewards and observations; its state carries the rest."""
+    path = tmp_path / "model.linattn"
+    session = raw_session(part, 2, width, path, **task)
+    given = zip(observations, times or [None] * 3, strict=True)
+    want = [session.step(*each) for each in given]
+    with TestClient(make_app(Bundle(path), limits=Limits(max_rows=4))) as client:
+        state = None
+        for place, observation in enumerate(observations):
+            request = {"observation": observation, "state": state}
+            request |= {} if times is None else {"time": times[place]}
+            answer = ok(client.post("/v1/step", json=request))
+            state = answer["state"]
+            assert answer["predictions"] == [pytest.approx(want[place], abs=1e-5)]
+        bad = ok(client.post("/v1/step", json={"observation": "hold", "state": state}), 400)
+        assert bad["error"].startswith("expected")
 
 
 def test_a_batcher_refuses_what_cannot_wait() -> None:

@@ -22,8 +22,11 @@ class StreamingUser(FastHttpUser):
     default_headers = {"Authorization": f"Bearer {TOKEN}"} if TOKEN else {}
 
     def on_start(self) -> None:
-        (self.input, *_) = self.client.get("/v1/signature").json()["task"]["inputs"]
-        self.request = {"steps": 0}
+        inputs = self.client.get("/v1/signature").json()["task"]["inputs"]
+        if unknown := {part["kind"] for part in inputs} - {"token", "values", "flags"}:
+            print(f"This load test cannot make observations of: {', '.join(unknown)}.")
+            self.environment.runner.quit()
+        self.input, self.request = inputs[0], {"steps": 0}
 
     @task
     def step(self) -> None:
