@@ -179,7 +179,7 @@ def make_app(
 async def _stream(server: Server, socket: WebSocket) -> None:
     """Answers each message of a WebSocket; an error keeps the connection and the state."""
     name, content = socket.query_params.get("session"), None
-    address = _address(socket)
+    address = get_address(socket)
     with contextlib.suppress(WebSocketDisconnect):
         if name is not None:
             try:
@@ -254,17 +254,20 @@ async def _read(
     values = parse(bytes(content), form, names)
     if "max_tokens" in names:
         values["max_tokens"] = server.get_max_tokens(values)
-    await server.admit(_address(request), num_observations(values))
+    await server.admit(get_address(request), num_observations(values))
     return values, form
 
 
-def _address(connection: HTTPConnection) -> str:
-    """Address of a client, or its network of IPv6, in which it may choose any address.
+def get_address(connection: HTTPConnection) -> str:
+    """Returns the address of a client, or its network of IPv6, in which it may choose any address.
 
     A server behind a proxy takes the address from X-Forwarded-For.
     """
     host = "" if connection.client is None else connection.client.host
-    return str(ipaddress.ip_network(f"{host}/64", strict=False)) if ":" in host else host
+    try:
+        return str(ipaddress.IPv6Network(f"{host}/64", strict=False))
+    except ValueError:  # an address of IPv4, or what a proxy wrote
+        return host
 
 
 def _answer(values: Mapping[str, Any], form: Form, status: int = 200) -> Response:

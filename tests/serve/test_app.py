@@ -20,12 +20,14 @@ pytest.importorskip("starlette")
 pytest.importorskip("httpx2")
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from starlette.requests import HTTPConnection
 from starlette.testclient import TestClient
 from starlette.websockets import WebSocketDisconnect
 
 from flax_linattn import inference
 from flax_linattn.inference.linattn_runtime import Bundle, BundleError
 from flax_linattn.serve import Batcher, Limits, OverloadError, Sealer, SessionStore, make_app
+from flax_linattn.serve.app import get_address
 from flax_linattn.serve.messages import decode_state, encode
 from flax_linattn.serve.seal import SealError
 from tests.inference.cases import CHANNELS, classifier
@@ -179,6 +181,15 @@ def test_answers_keep_their_digits(form: Any) -> None:
     content = encode(values, form)
     found = msgpack.unpackb(content) if form == "msgpack" else json.loads(content)
     assert found == {**values, "logits": [1.0, 1.0]}
+
+
+@pytest.mark.parametrize(
+    ("host", "address"),
+    [("10.0.0.7", "10.0.0.7"), ("2001:db8::7", "2001:db8::/64"), ("a:b", "a:b"), ("", "")],
+)
+def test_addresses_of_clients(host: str, address: str) -> None:
+    """Of IPv6, a client may choose any address in its network."""
+    assert get_address(HTTPConnection({"type": "http", "client": (host, 1)})) == address
 
 
 def test_rates_are_limited(bundle: Bundle) -> None:
