@@ -246,8 +246,7 @@ EXPERIMENT = Measured(
     plot=plot,
     left_out={
         "": "larger models, more text, and a learning rate for each mechanism, for lack of time; "
-        "aft, whose learned biases of 256 x 256 positions alone have more parameters than the other "
-        "models"
+        "aft, whose learned biases of 256 x 256 positions have more parameters than a whole model"
     },
 )
 

@@ -236,8 +236,10 @@ def test_the_state_carried_over_a_long_text_is_exact(name, file):
     check_carried(new_run(file, mechanism=MECHANISMS[name]), 100_000, evaluate.CHUNK_SIZE)
 
 
-def test_a_growing_cache_begins_again_at_each_window(file):
-    run = new_run(file, mechanism="softmax", test_tokens=200)
+@pytest.mark.parametrize("mechanism", ["softmax", "aft"])
+def test_a_growing_cache_begins_again_at_each_window(mechanism, file):
+    """The biases of AFT have the length of a window, which no option needs to repeat."""
+    run = new_run(file, mechanism=mechanism, test_tokens=200)
     assert not evaluate.carries_state(run)
     report = evaluate.report_values(run, run.task.test_batches(run, None))
     assert report["test_bits_per_byte"] == report["test_window_bits_per_byte"]

@@ -106,7 +106,7 @@ class TextTask(Task[TextConfig, Corpus, TextSpec]):
             tied=config.model.tied,
             position=config.model.position,
             layers=config.layers.map_mechanisms(placement.mechanism),
-            max_length=config.data.context if config.model.position == "learned" else None,
+            max_length=config.data.context,  # of learned positions, and of AFT's biases
             rngs=nnx.Rngs(config.seed),
         )
 
