@@ -34,9 +34,6 @@ np.put_along_axis(
 MAX_CHANNELS = 9
 """Maximum number of channels that a convolution combines."""
 
-UNROLL = 8
-"""Number of positions that an iteration counts: eight take a third of the time of one."""
-
 A = TypeVar("A", NDArray[Any], Array)
 
 
@@ -76,7 +73,8 @@ class MiniRocketFeatures(SequenceModel):
     no positions: its features are 0.
 
     A call returns features float32 [B, F] of the whole series, and with ``every_step`` [B, T, F]
-    after every observation, by a loop over the observations. Convolutions are sums in a fixed
+    after every observation, by a loop over the observations. It stores convolutions [T, B, 84] of
+    several dilations at once: pass many long series in batches. Convolutions are sums in a fixed
     order, equal in every form to the last bit, since rounding could move a value across a bias.
 
     A new model has random subsets of channels, but biases of 0: :meth:`fit` makes a model whose
@@ -328,10 +326,10 @@ class MiniRocketFeatures(SequenceModel):
         width = self.features_per_kernel[index]
         start = NUM_KERNELS * sum(self.features_per_kernel[:index])
         biases = self.biases[start : start + NUM_KERNELS * width]
-        biases = biases.reshape(NUM_KERNELS, width)[kernels].astype(z.dtype)
+        biases = biases.reshape(NUM_KERNELS, width)[kernels].T.astype(z.dtype)
         counts = jnp.zeros((z.shape[1], *biases.shape), jnp.int32)
         if not len(exists):
-            return counts
+            return jnp.swapaxes(counts, 1, 2)
         y = z[..., :1]
         if self.num_channels > 1:
             y = sum_channels(z, self.channels[index, kernels])
@@ -339,11 +337,11 @@ class MiniRocketFeatures(SequenceModel):
         convolved = jnp.where(exists, convolved, -jnp.inf)
 
         def count(counts: Array, values: Array) -> tuple[Array, None]:
-            return counts + (values[..., None] > biases).astype(jnp.int32), None
+            return counts + (values[:, None] > biases).astype(jnp.int32), None
 
-        # A sum over positions would be one line: on a CPU, XLA takes 25 times as long for it.
-        counts, _ = jax.lax.scan(count, counts, convolved, unroll=UNROLL)
-        return counts
+        # A sum over positions would be one line, but XLA takes ten times as long for it on a CPU.
+        counts, _ = jax.lax.scan(count, counts, convolved)
+        return jnp.swapaxes(counts, 1, 2)
 
 
 def choose_dilations(

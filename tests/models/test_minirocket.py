@@ -10,9 +10,11 @@ import pytest
 from flax import nnx
 from hypothesis import given
 from hypothesis import strategies as st
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from flax_linattn import inference, models
 from tests.contract.tolerances import assert_close, assert_same_bits
+from tests.meshes import make_mesh
 from tests.nn.cases import call, run_steps
 
 ROWS, STEPS = 3, 40
@@ -183,6 +185,24 @@ def test_padding_changes_nothing():
     empty = call(model, padded, mask=np.zeros((ROWS, STEPS), bool))
     assert_same_bits(empty, np.zeros_like(want))
     np.testing.assert_array_equal(model.read(model.init_state(ROWS)), 0)
+
+
+def test_an_exported_step_gives_the_same_bits():
+    model, x = fitted(2), jnp.asarray(series(6, 2, 30, 2))
+    state = call(model, x, return_state=True)[1]
+    step = jax.jit(lambda x, state: model.step(x, state))
+    saved = bytes(jax.export.export(step)(x[:, 0], state).serialize())
+    again = jax.export.deserialize(bytearray(saved)).call(x[:, 0], state)
+    assert_same_bits(again, step(x[:, 0], state))
+    assert isinstance(again[1], models.MiniRocketState)
+
+
+def test_a_batch_split_over_devices_gives_the_same_bits():
+    model, x = fitted(2), series(6, 2, 30, 2)
+    rows = NamedSharding(make_mesh(AxisType.Explicit, data=2), PartitionSpec("data"))
+    features, state = jax.jit(lambda x: model(x, return_state=True))(jax.device_put(x, rows))
+    assert features.sharding.spec[0] == state.recent.sharding.spec[0] == "data"
+    assert_same_bits(np.asarray(features), call(model, x))
 
 
 def test_it_streams_without_end_in_constant_memory():
