@@ -23,6 +23,7 @@ from flax_linattn.models.known_future import KnownFuture
 from flax_linattn.models.language import LANGUAGE_LAYERS, LanguageModel
 from flax_linattn.models.layers import Layers, Mechanisms
 from flax_linattn.models.log_normal import LogNormalMixture
+from flax_linattn.models.minirocket import MiniRocketFeatures, MiniRocketState
 from flax_linattn.models.moments import Moments, MomentsState
 from flax_linattn.models.patch_forecaster import PATCH_LAYERS, PatchForecaster, PatchState
 from flax_linattn.models.perceiver import PERCEIVER_LAYERS, PerceiverReader, PerceiverState
@@ -80,6 +81,8 @@ __all__ = [
     "LogNormalMixture",
     "MeanPooling",
     "Mechanisms",
+    "MiniRocketFeatures",
+    "MiniRocketState",
     "Moments",
     "MomentsState",
     "NextEvent",

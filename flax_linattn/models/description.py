@@ -34,6 +34,7 @@ from flax_linattn.models.forecaster import Forecaster
 from flax_linattn.models.image_classifier import ImageClassifier
 from flax_linattn.models.language import LanguageModel
 from flax_linattn.models.layers import Layers
+from flax_linattn.models.minirocket import MiniRocketFeatures
 from flax_linattn.models.patch_forecaster import PatchForecaster
 from flax_linattn.models.perceiver import PerceiverReader
 from flax_linattn.models.token_embeddings import ConvTokenEmbedding, LinearTokenEmbedding
@@ -53,6 +54,7 @@ KINDS: dict[str, Any] = {
         ImageClassifier,
         LanguageModel,
         LinearTokenEmbedding,
+        MiniRocketFeatures,
         ObservationEmbedding,
         OneHotEmbedding,
         PatchForecaster,
