@@ -423,7 +423,7 @@ def test_the_tokenizer_of_a_run_continues_it_on_another_text(bpe_run, tmp_path, 
 BAD = {
     "missing": (["--file", "gone.txt"], "gone.txt, found nothing there"),
     "none": ([], "expected a text to train on, got none; pass"),
-    "empty": (["--file", "empty.txt"], "expected a train text of at least 2 tokens, got 0"),
+    "empty": (["--file", "empty.txt"], "expected a training text of at least 2 tokens, got 0"),
     "short": (["--file", "short.txt"], "expected a validation text of at least 2 tokens, got 0"),
     "context": (["--file", "latin.txt", "--context", "1024"], "the context of 1024 tokens"),
     "column": (["--file", "a.jsonl", "--column", "b"], "a.jsonl:1: expected a string 'b', found"),
