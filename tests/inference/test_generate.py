@@ -171,7 +171,8 @@ def test_wrong_arguments_are_refused():
     for wrong in ({"stop": 3.0}, {"pad": 1.5}, {"key": KEY, "top_k": 2.0}):
         with pytest.raises(TypeError, match=r"must be an integer|as token ids \(integers\)"):
             inference.generate(model, PROMPT, 4, **wrong)
-    with pytest.raises(TypeError, match=r"^expected stop as token ids \(integers\), got float32 \[999\]\.$"):
+    message = r"^expected stop as token ids \(integers\), got float32 \[999\]\.$"
+    with pytest.raises(TypeError, match=message):
         inference.generate(model, PROMPT, 4, stop=jnp.ones(999))
     with pytest.raises(ValueError, match=r"expected observations \[B, 3\], got shape \(4,\)"):
         inference.generate(backbone(), PROMPT, 4)
