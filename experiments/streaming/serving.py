@@ -347,9 +347,8 @@ EXPERIMENT = Measured(
     measure=measure,
     table=table,
     left_out={
-        "cpu": "clients on another machine (here they share the server's cores), an idle machine "
-        "(other jobs ran on the same cores), an accelerator, and the speed of sessions in a file, "
-        "which is the disk's"
+        "cpu": "clients on another machine (here they share the server's cores), an accelerator, "
+        "and the speed of sessions in a file, which is the disk's"
     },
 )
 
