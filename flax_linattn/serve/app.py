@@ -261,7 +261,8 @@ async def _read(
 def get_address(connection: HTTPConnection) -> str:
     """Returns the address of a client, by which its rate is limited.
 
-    In a network of IPv6 a client may choose any address, so the network counts. A server behind a proxy takes the address from X-Forwarded-For.
+    In a network of IPv6 a client may choose any address, so the network counts. A server behind a
+    proxy takes the address from X-Forwarded-For.
     """
     host = "" if connection.client is None else connection.client.host
     try:
