@@ -59,7 +59,7 @@ class EfficiencyResult(SphinxDirective):
             drawn = page.parent.glob(f"*-{page.stem.replace('_', '-')}.png")
             return [f"../{f.relative_to(EXPERIMENTS.parent)}" for f in drawn]
         name = f"{page.parent.name}-{page.stem}.png".replace("_", "-")
-        return [f"figures/{name}"] if Path(self.env.srcdir, "figures", name).is_file() else []
+        return [f"/figures/{name}"] if Path(self.env.srcdir, "figures", name).is_file() else []
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
