@@ -118,7 +118,7 @@ BUDGETS = {
     "lines of the package": 78_900,
     "files of the package": 399,
     "files of fewer than 60 lines in the package": 49,
-    "lines of tasks": 18_496,
+    "lines of tasks": 18_497,
     "lines of data": 15_131,
     "lines of tests": 59_530,
     "methods of Task": 13,

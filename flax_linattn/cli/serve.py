@@ -93,8 +93,8 @@ def serve_command(args: Sequence[str]) -> int:
         if not (bundle.signature["task"] or {}).get("inputs"):
             raise ValueError(
                 f"{path} cannot be served, because its bundle does not describe raw observations. "
-                "Runs of all tasks that stream can be served, but forecasts with known future "
-                "covariates."
+                "Export a run whose stream takes raw observations: no known future covariates, no "
+                "begin of events, and no odd context of an agent."
             )
         serve(bundle, options, limits, listener)
     return 0

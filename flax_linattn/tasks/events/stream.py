@@ -152,7 +152,8 @@ class EventsStream(Streaming):
             options.top_event_types,
             data_spec.num_event_types if data_spec.num_event_types > 1 else 0,
         )
-        header = ["step", "time", "log_likelihood", "mean", *(f"q{s:g}" for s in self._levels)]
+        self._time_columns = ["mean", *(f"q{level:g}" for level in self._levels)]
+        header = ["step", "time", "log_likelihood", *self._time_columns]
         header += ["within"] if options.within else []
         header += [name for n in range(1, self._num_top + 1) for name in (f"mark{n}", f"p{n}")]
         if options.simulate:
@@ -192,7 +193,7 @@ class EventsStream(Streaming):
         if self._begin is not None:
             return None
         data_spec = self._run.data_spec
-        names = ["mean", *(f"q{level:g}" for level in self._levels)]
+        names = self._time_columns
         event = {
             "kind": "event",
             "names": list(data_spec.event_type_names),

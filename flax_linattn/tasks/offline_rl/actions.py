@@ -131,14 +131,15 @@ class ContinuousActions(ActionSpace):
         return [f"action{number}" for number in range(1, self.action_dim + 1)]
 
     def scale(self, actions: NDArray) -> NDArray[np.float32]:
-        middle, half = self._range()
+        middle, half = self.middle_and_half()
         return to_float32((actions - middle) / half)
 
     def unscale(self, scaled: NDArray) -> NDArray[np.float32]:
-        middle, half = self._range()
+        middle, half = self.middle_and_half()
         return to_float32(scaled * half + middle)
 
-    def _range(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def middle_and_half(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Returns the middle of the range of each number, and half of its width."""
         low, high = np.array(self.low), np.array(self.high)
         return (low + high) / 2, (high - low) / 2
 

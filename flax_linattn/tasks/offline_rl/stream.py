@@ -126,8 +126,7 @@ class OfflineRLStream(Streaming):
             "names": [*map(str, range(space.num_outputs))],
         }
         if isinstance(space, ContinuousActions):
-            ends = np.array([space.low, space.high])
-            middle, half = ends.mean(axis=0).tolist(), (np.diff(ends, axis=0)[0] / 2).tolist()
+            middle, half = (numbers.tolist() for numbers in space.middle_and_half())
             outputs = {"kind": "targets", "columns": space.names, "mean": middle, "std": half}
         return {"inputs": [decision], "outputs": outputs, "context": context}
 
