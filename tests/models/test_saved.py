@@ -119,6 +119,9 @@ MODELS = {
         pooling="mean", is_causal=True, layers=TINY, drop_path_rate=0.1, dtype="bfloat16",
         param_dtype=jnp.bfloat16,
     ),
+    "MiniRocket features": lambda: models.MiniRocketFeatures(
+        np.int64(3), 30, num_features=200, max_dilations=np.int64(2), rngs=nnx.Rngs(0)
+    ),
     "patch forecaster": lambda: models.PatchForecaster(
         np.int64(3), np.int64(4), patch_length=np.int64(2), layers=TINY, rngs=nnx.Rngs(0)
     ),
