@@ -32,6 +32,8 @@ from flax_linattn.typing import Array
 
 NUM_FEATURES = 2500
 """Default number of features: as accurate as 10,000 on training data of ten data sets."""
+MIN_WEIGHT = 1e-3
+"""Minimum weight of the scores of a linear map in the logits."""
 MAX_BLOCK_NUMBERS = 2**26
 """Maximum numbers of a convolution of a block of series, in ``fit``."""
 MAX_BLOCK_ROWS = 256
@@ -54,12 +56,13 @@ class MiniRocketClassifierState(NamedTuple):
 class MiniRocketClassifier(SequenceModel):
     """Classifies a time series after every observation, by MiniRocket features and attention.
 
-    Linear maps from :class:`MiniRocketFeatures` to class logits are fitted in closed form: ridge
+    Linear maps from :class:`MiniRocketFeatures` to class scores are fitted in closed form: ridge
     regression to targets 1 and -1, as the authors of MiniRocket use it on small data. A feature of
     the first n observations has another distribution than of the whole series, so there is a map
     for each of several prefix lengths, fitted to the training series cut to that length. After n
-    observations the map of the smallest prefix length that is not below n is used. The logits of
-    each map are scaled by a temperature that its leave-one-out scores choose.
+    observations the map of the smallest prefix length that is not below n is used. Logits are a
+    weighted sum of the scores and of the logarithms of the class frequencies; the weights minimize
+    the cross-entropy of the leave-one-out scores.
 
     The logits of an attention classifier may be added. It is trained by gradients on its own,
     because the linear maps fit the training series almost perfectly; ``weights`` are set afterwards
@@ -165,7 +168,7 @@ class MiniRocketClassifier(SequenceModel):
         example_weights: ArrayLike | None = None,
         seed: int = 0,
     ) -> NDArray[np.float32]:
-        """Fits features, linear maps and temperatures in closed form; the attention is unchanged.
+        """Fits features, linear maps and weights of their scores; the attention is unchanged.
 
         Args:
             series: Training series of shape [N, T, C].
@@ -194,16 +197,21 @@ class MiniRocketClassifier(SequenceModel):
             seed=seed,
         )
         nnx.update(self.features, nnx.state(fitted))
-        lengths = valid.sum(axis=1)
+        lengths, k = valid.sum(axis=1), self.num_classes
+        counts = np.bincount(y, held_in, minlength=k)
+        log_prior = np.log((counts + 1) / (counts + 1).sum())
         kernels, biases, held_out = [], [], []
         for features in _iterate_features(self.features, x, lengths, self.prefix_lengths):
             scale = features.std(axis=0)
             scale = np.where(scale > 0, scale, 1)
             fit = fit_ridge(features / scale, y, self.num_classes, held_in)
-            (weight,) = fit_weights(fit.held_out_scores[None], y)
+            # Without the prior, a small weight of unhelpful scores would make a uniform guess. A
+            # weight of 0 would also lose which class has the highest score.
+            scores = np.stack([fit.held_out_scores, np.broadcast_to(log_prior, (len(y), k))])
+            weight, of_prior = np.maximum(fit_weights(scores, y), MIN_WEIGHT)
             kernels.append(weight * fit.kernel / scale[:, None])
-            biases.append(weight * fit.bias)
-            held_out.append(weight * fit.held_out_scores)
+            biases.append(weight * fit.bias + of_prior * log_prior)
+            held_out.append(weight * fit.held_out_scores + of_prior * log_prior)
         self.kernel[...] = jnp.asarray(np.stack(kernels), jnp.float32)
         self.bias[...] = jnp.asarray(np.stack(biases), jnp.float32)
         logits = np.stack(held_out, axis=1).astype(np.float32)

@@ -43,9 +43,12 @@ def test_each_prefix_has_the_ridge_of_its_features(fitted):
         features = np.asarray(call(model.features, x[:, :length], mask=mask[:, :length]))
         scale = np.where(features.std(axis=0) > 0, features.std(axis=0), 1)
         fit = fit_ridge(features / scale, labels, NUM_CLASSES)
-        (weight,) = fit_weights(fit.held_out_scores[None], labels)
-        want = weight * (features / scale @ fit.kernel + fit.bias)
-        assert_close(held_out[:, place], weight * fit.held_out_scores, "float32")
+        prior = np.log((np.bincount(labels) + 1) / (len(labels) + NUM_CLASSES))
+        pair = np.stack([fit.held_out_scores, np.tile(prior, (len(labels), 1))])
+        weight, of_prior = fit_weights(pair, labels)
+        want = weight * (features / scale @ fit.kernel + fit.bias) + of_prior * prior
+        expected = weight * fit.held_out_scores + of_prior * prior
+        np.testing.assert_allclose(held_out[:, place], expected, rtol=1e-4, atol=1e-4)
         got = call(model, x[:, :length], mask=mask[:, :length])
         at_length = mask[:, :length].sum(axis=1) > (0, *model.prefix_lengths)[place]
         assert at_length.sum() > 5
@@ -100,6 +103,17 @@ def test_longer_series_use_the_last_map_and_short_ones_need_no_nine_observations
     held_out = short.fit(x, labels)
     assert np.mean(held_out[:, -1].argmax(axis=-1) == labels) > 0.8
     assert np.mean(call(short, x.astype(np.float32)).argmax(axis=-1) == labels) > 0.8
+
+
+def test_features_that_do_not_help_leave_the_class_frequencies():
+    x = np.random.default_rng(0).normal(size=(60, LENGTH, 2)).astype(np.float32)
+    labels = (np.random.default_rng(1).random(60) < 0.2).astype(int)
+    model = models.MiniRocketClassifier(2, 2, LENGTH, num_prefixes=1, rngs=nnx.Rngs(0))
+    model.fit(x, labels)
+    p = np.exp(call(model, x))
+    p = p / p.sum(axis=-1, keepdims=True)
+    np.testing.assert_allclose(p.mean(axis=0)[1], labels.mean(), atol=0.05)
+    assert model.held_out_accuracy[...] >= 0.7
 
 
 def test_rare_classes_count_by_their_weights():

@@ -164,6 +164,12 @@ def load_data(files: ClassifyData) -> tuple[data.TimeSeriesDataset, data.TimeSer
             f"expected files with the same channels, got {train.num_channels} channels in "
             f"{files.train_file} and {test.num_channels} in {files.test_file}."
         )
+    if len(train.classes) < 2:
+        raise OptionError(
+            f"{files.train_file}: expected sequences of at least two classes, got 1 class: "
+            f"{train.classes[0]!r}; add sequences of another class.",
+            "train_file",
+        )
     check_values(files.train_file, train)
     check_values(files.test_file, test)
     return train, test

@@ -124,6 +124,9 @@ def fit_closed_form(run: Run, fitted: data.BucketBatches, validation: data.Bucke
     logits = np.take_along_axis(logits, index[..., None], axis=1)
     accuracy = float(model.held_out_accuracy[...])
     notes = [f"leave-one-out accuracy of the linear maps: {100 * accuracy:.1f} %"]
+    constant = np.bincount(labels).max() / len(labels)
+    if accuracy <= constant:
+        notes[0] += f", no better than the most frequent class ({100 * constant:.1f} %)"
     if model.attention is not None:
         held_labels, prefixes = validation.arrays["labels"], model.prefix_lengths
         held_lengths = validation.arrays["mask"].sum(axis=1)
