@@ -3,7 +3,6 @@
 from flax_linattn.models.backbone import Backbone, BackboneState
 from flax_linattn.models.channel_mixing import ChannelMixing
 from flax_linattn.models.classifier import CLASSIFIER_LAYERS, ClassifierState, SequenceClassifier
-from flax_linattn.models.correction import Correction
 from flax_linattn.models.decision_embedding import DecisionColumns, DecisionEmbedding
 from flax_linattn.models.decision_transformer import DECISION_LAYERS, DecisionTransformer
 from flax_linattn.models.embedding import (
@@ -16,6 +15,7 @@ from flax_linattn.models.embedding import (
 from flax_linattn.models.encoder_decoder import EncoderDecoder, HorizonState
 from flax_linattn.models.event_embedding import EventColumns, EventEmbedding
 from flax_linattn.models.event_forecaster import EVENT_LAYERS, EventForecaster, NextEvent
+from flax_linattn.models.fitted_variable import FittedVariable
 from flax_linattn.models.forecaster import FORECASTER_LAYERS, Forecaster, ForecasterState
 from flax_linattn.models.head import Head
 from flax_linattn.models.image_classifier import ImageClassifier, vit_layers
@@ -24,6 +24,10 @@ from flax_linattn.models.language import LANGUAGE_LAYERS, LanguageModel
 from flax_linattn.models.layers import Layers, Mechanisms
 from flax_linattn.models.log_normal import LogNormalMixture
 from flax_linattn.models.minirocket import MiniRocketFeatures, MiniRocketState
+from flax_linattn.models.minirocket_classifier import (
+    MiniRocketClassifier,
+    MiniRocketClassifierState,
+)
 from flax_linattn.models.moments import Moments, MomentsState
 from flax_linattn.models.patch_forecaster import PATCH_LAYERS, PatchForecaster, PatchState
 from flax_linattn.models.perceiver import PERCEIVER_LAYERS, PerceiverReader, PerceiverState
@@ -58,7 +62,6 @@ __all__ = [
     "ChannelMixing",
     "ClassifierState",
     "ConvTokenEmbedding",
-    "Correction",
     "DecisionColumns",
     "DecisionEmbedding",
     "DecisionTransformer",
@@ -68,6 +71,7 @@ __all__ = [
     "EventEmbedding",
     "EventForecaster",
     "FeatureEmbedding",
+    "FittedVariable",
     "Forecaster",
     "ForecasterState",
     "Head",
@@ -81,6 +85,8 @@ __all__ = [
     "LogNormalMixture",
     "MeanPooling",
     "Mechanisms",
+    "MiniRocketClassifier",
+    "MiniRocketClassifierState",
     "MiniRocketFeatures",
     "MiniRocketState",
     "Moments",

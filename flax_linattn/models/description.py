@@ -35,6 +35,7 @@ from flax_linattn.models.image_classifier import ImageClassifier
 from flax_linattn.models.language import LanguageModel
 from flax_linattn.models.layers import Layers
 from flax_linattn.models.minirocket import MiniRocketFeatures
+from flax_linattn.models.minirocket_classifier import MiniRocketClassifier
 from flax_linattn.models.patch_forecaster import PatchForecaster
 from flax_linattn.models.perceiver import PerceiverReader
 from flax_linattn.models.token_embeddings import ConvTokenEmbedding, LinearTokenEmbedding
@@ -54,6 +55,7 @@ KINDS: dict[str, Any] = {
         ImageClassifier,
         LanguageModel,
         LinearTokenEmbedding,
+        MiniRocketClassifier,
         MiniRocketFeatures,
         ObservationEmbedding,
         OneHotEmbedding,

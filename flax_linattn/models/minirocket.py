@@ -14,6 +14,7 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 
 from flax_linattn.checks import check_array, check_integers
+from flax_linattn.models.fitted_variable import FittedVariable
 from flax_linattn.models.sequence_model import SequenceModel
 from flax_linattn.nn.call import Call
 from flax_linattn.ops.contract.checks import check_mask
@@ -139,8 +140,8 @@ class MiniRocketFeatures(SequenceModel):
             self.series_length, self.num_features // NUM_KERNELS, self.max_dilations
         )
         shape = (len(self.dilations), NUM_KERNELS)
-        self.channels = nnx.Variable(_sample_channels(rngs.params(), shape, self.num_channels))
-        self.biases = nnx.Variable(jnp.zeros(self.num_features, jnp.float32))
+        self.channels = FittedVariable(_sample_channels(rngs.params(), shape, self.num_channels))
+        self.biases = FittedVariable(jnp.zeros(self.num_features, jnp.float32))
 
     @classmethod
     def fit(
@@ -150,6 +151,7 @@ class MiniRocketFeatures(SequenceModel):
         mask: ArrayLike | None = None,
         num_features: int = 10_000,
         max_dilations: int = 32,
+        series_length: int | None = None,
         seed: int = 0,
     ) -> MiniRocketFeatures:
         """Makes a model whose biases are quantiles of convolutions of training series.
@@ -159,10 +161,10 @@ class MiniRocketFeatures(SequenceModel):
 
         Args:
             series: Training series of shape [N, T, C].
-            mask: Boolean array of shape [N, T]; True marks valid observations. The longest series
-                decides the dilations.
+            mask: Boolean array of shape [N, T]; True marks valid observations.
             num_features: Maximum number of features.
             max_dilations: Maximum number of dilations of a kernel.
+            series_length: Length that decides the dilations. Default: that of the longest series.
             seed: Seed of the random choices of channels and series; a seed always gives the same
                 model.
 
@@ -174,7 +176,7 @@ class MiniRocketFeatures(SequenceModel):
         rngs = nnx.Rngs(params=seed)
         model = cls(
             x.shape[2],
-            int(lengths.max()),
+            int(lengths.max()) if series_length is None else series_length,
             num_features=num_features,
             max_dilations=max_dilations,
             rngs=rngs,

@@ -17,8 +17,8 @@ from jaxtyping import Float, Int
 from flax_linattn.checks import OptionError, check_choice, check_integers
 from flax_linattn.models.backbone import Backbone, BackboneState
 from flax_linattn.models.channel_mixing import ChannelMixing
-from flax_linattn.models.correction import Correction
 from flax_linattn.models.embedding import ObservationEmbedding
+from flax_linattn.models.fitted_variable import FittedVariable
 from flax_linattn.models.forecaster import SeriesHead, check_targets
 from flax_linattn.models.head import split_options
 from flax_linattn.models.known_future import KnownFuture
@@ -239,7 +239,7 @@ class PatchForecaster(SeriesHead):
                 "fixed_map",
                 "context",
             )
-        self.share = Correction(jnp.ones((), jnp.float32)) if fixed_map else None
+        self.share = FittedVariable(jnp.ones((), jnp.float32)) if fixed_map else None
         self.added = (
             KnownFuture(
                 len(self.known_future),
@@ -251,7 +251,7 @@ class PatchForecaster(SeriesHead):
             else None
         )
         self.known_share = (
-            Correction(jnp.ones((), jnp.float32)) if fixed_map and self.known_future else None
+            FittedVariable(jnp.ones((), jnp.float32)) if fixed_map and self.known_future else None
         )
         self._set_quantiles(quantiles, per_target=True, rngs=rngs, **head_parameters)
         self.mixing = (

@@ -13,7 +13,7 @@ from jax.scipy.special import ndtri
 from jaxtyping import Float
 
 from flax_linattn.checks import OptionError
-from flax_linattn.models.correction import Correction
+from flax_linattn.models.fitted_variable import FittedVariable
 from flax_linattn.nn.linear import linear
 from flax_linattn.typing import Array
 
@@ -25,8 +25,8 @@ class QuantileHead(nnx.Module):
 
     A quantile is the point forecast + std * (the normal quantile + a linear map of the features) +
     a correction. The map is initially 0, and so is the correction, float32 [H, targets, Q], which
-    calibration sets (``Correction``). Gradients of the quantiles do not reach the point forecast,
-    except by the features that both share: it remains a forecast of the mean.
+    calibration sets (``FittedVariable``). Gradients of the quantiles do not reach the point
+    forecast, except by the features that both share: it remains a forecast of the mean.
 
     Quantiles are sorted, so they do not cross. Sorting never increases the sum of the pinball
     losses over the levels, whatever the true value is (Chernozhukov, Fernandez-Val and Galichon,
@@ -70,7 +70,7 @@ class QuantileHead(nnx.Module):
         options = {"kernel_init": ZEROS, "bias_init": ZEROS} | options
         self.projection = linear(in_features, count, rngs=rngs, **options)
         shape = (horizon, num_targets, len(self.levels))
-        self.correction = Correction(jnp.zeros(shape, jnp.float32))
+        self.correction = FittedVariable(jnp.zeros(shape, jnp.float32))
 
     def __call__(
         self, h: Array, point: Float[Array, "... H C"], std: Float[Array, "... C"]

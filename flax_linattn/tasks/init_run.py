@@ -256,4 +256,4 @@ def check_resumed(run_dir: Path, init: InitRun | None) -> bool:
 
 def _variables(model: nnx.Module) -> nnx.State:
     """All variables except the calibration, which is set after training."""
-    return nnx.state(model, nnx.Not(models.Correction))
+    return nnx.state(model, nnx.Not(models.FittedVariable))

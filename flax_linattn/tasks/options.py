@@ -56,6 +56,8 @@ class FitOptions(Options):
         validate_every: Number of training steps between validations; 0 validates after each epoch.
         patience: Early stopping: number of validations without improvement after which training
             stops.
+        patience_steps: Early stopping: minimum number of training steps without improvement, so
+            that the short epochs of small data do not end training.
         batch_size: Number of examples per training step.
         optimizer: Optimizer and learning rate schedule.
         seed: Random seed of the initialization, the order of the examples and dropout.
@@ -69,6 +71,7 @@ class FitOptions(Options):
     steps: int = 0
     validate_every: int = 0
     patience: int = 10
+    patience_steps: int = 0
     batch_size: int = 16
     optimizer: OptimizerOptions = OptimizerOptions()
     seed: int = 0
@@ -81,6 +84,7 @@ class FitOptions(Options):
         check_integers(1, 10**6, epochs=self.epochs)
         check_integers(1, MAX_BATCH_SIZE, batch_size=self.batch_size)
         check_integers(0, steps=self.steps, validate_every=self.validate_every)
+        check_integers(0, patience_steps=self.patience_steps)
         check_integers(1, 1024, runs=self.runs)
         check_integers(0, MAX_INTEGER - self.runs + 1, seed=self.seed)
         if not 0 <= self.time_limit < math.inf:

@@ -69,8 +69,12 @@ class Calibrating(Protocol):
     def is_calibrated(self, config: Any) -> bool:
         """Whether the options ask for ``calibrate``."""
 
-    def calibrate(self, run: Run, validation: training.BatchSource) -> str | None:
-        """Sets the ``models.Correction`` of a trained model.
+    def calibrate(self, run: Run, splits: training.Splits) -> str | None:
+        """Sets the ``models.FittedVariable`` of a trained model.
+
+        Args:
+            run: The trained run.
+            splits: Batches that the run was trained and validated on.
 
         Returns:
             A note for the user, or None.

@@ -304,13 +304,13 @@ def check_model(
 
 # Checkpoints are written during training, and the calibration is computed after it. Its own file
 # names the parameters that it belongs to.
-def calibrate(run_dir: Path, run: Run, validation: training.BatchSource) -> str | None:
+def calibrate(run_dir: Path, run: Run, splits: training.Splits) -> str | None:
     """Calibrates a run's model if its options ask for it, saves the result and returns a note."""
     task = run.task
     if not isinstance(task, Calibrating) or not task.is_calibrated(run.config):
         return None
     before = fingerprint(run.model)
-    note = task.calibrate(run, validation)
+    note = task.calibrate(run, splits)
     if is_main():
         save_state(_calibration_file(run_dir, run), _corrections(run), {"model": before})
     return note
@@ -339,7 +339,7 @@ def _calibration_file(run_dir: Path, run: Run) -> Path:
 
 
 def _corrections(run: Run) -> nnx.State:
-    return nnx.state(run.model, models.Correction)
+    return nnx.state(run.model, models.FittedVariable)
 
 
 def _not_calibrated(run: Run, why: str) -> Run:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import sys
 import tempfile
 from contextlib import ExitStack
@@ -164,18 +165,17 @@ def _train(
             [run.model for run in runs] if len(runs) > 1 else first,
             objective,
             splits if len(runs) > 1 else splits[0],
-            config=fit_config(config),
+            config=fit_config(config, len(splits[0].train)),
             session=session,
             opt_state=None if init is None else init.opt_state(objective.optimizer, first),
         )
         results = zip(runs, result.runs, strict=True)
         runs = [run for run, trained in results if trained.best_step is not None]
         for run in runs:
-            if splits[0].validation is not None:
-                calibration = calibrate(run_dir, run, splits[0].validation)
-                if calibration is not None and session.progress and is_main():
-                    prefix = "" if run.seed_index is None else f"run {run.seed_index}: "
-                    print(f"note: {prefix}{calibration}", file=sys.stderr)
+            calibration = calibrate(run_dir, run, splits[0])
+            if calibration is not None and session.progress and is_main():
+                prefix = "" if run.seed_index is None else f"run {run.seed_index}: "
+                print(f"note: {prefix}{calibration}", file=sys.stderr)
         if test_batches is None or not is_tested:
             return Report({"best_values": [run.best_value for run in result.runs]})
         tested = report_on(run_dir, runs, test_batches)
@@ -290,14 +290,15 @@ def _write_results(run_dir: Path, report: Report) -> None:
             chart(report.values, run_dir / name)
 
 
-def fit_config(config: Config) -> training.FitConfig:
+def fit_config(config: Config, steps_per_epoch: int) -> training.FitConfig:
     """Makes the options of ``training.fit`` from the options of a run."""
     fit = config.fit
+    min_patience = math.ceil(fit.patience_steps / (fit.validate_every or steps_per_epoch))
     return training.FitConfig(
         epochs=None if fit.steps else fit.epochs,
         steps=fit.steps or None,
         validate_every=fit.validate_every or None,
-        patience=fit.patience,
+        patience=max(fit.patience, min_patience),
         seed=fit.seed,
         loss_scale=LOSS_SCALE if config.layers.dtype == "float16" else None,
         time_limit=fit.time_limit or None,
@@ -341,7 +342,10 @@ def fit_data(
         write_config(folder, task, config)
         if init is not None:
             init.write(folder)
-        how: dict[str, Any] = {"config": fit_config(config), "session": session}
+        how: dict[str, Any] = {
+            "config": fit_config(config, len(splits.train)),
+            "session": session,
+        }
         training.fit(model, objective, splits, opt_state=opt_state, **how)
-        calibrate(folder, run, splits.validation)
+        calibrate(folder, run, splits)
     return run

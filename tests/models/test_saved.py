@@ -119,6 +119,13 @@ MODELS = {
         pooling="mean", is_causal=True, layers=TINY, drop_path_rate=0.1, dtype="bfloat16",
         param_dtype=jnp.bfloat16,
     ),
+    "MiniRocket classifier": lambda: models.MiniRocketClassifier(
+        np.int64(3), 4, 30, num_features=np.int64(200), num_prefixes=np.int64(2), rngs=nnx.Rngs(0)
+    ),
+    "MiniRocket classifier with attention": lambda: models.MiniRocketClassifier(
+        3, 4, 5, num_features=84, max_dilations=1, rngs=nnx.Rngs(0),
+        attention=models.SequenceClassifier(3, 4, layers=TINY, rngs=nnx.Rngs(params=0, dropout=1)),
+    ),
     "MiniRocket features": lambda: models.MiniRocketFeatures(
         np.int64(3), 30, num_features=200, max_dilations=np.int64(2), rngs=nnx.Rngs(0)
     ),

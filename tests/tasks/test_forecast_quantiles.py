@@ -280,7 +280,7 @@ def test_no_quantiles_leave_all_as_it_was(csv):
     task = tasks.get_task("forecast")
     rows = task.load(config.resolve())
     model = task.model(config, task.describe(rows, config.resolve()))
-    assert not jax_leaves(nnx.state(model, models.Correction)) and model.quantile_head is None
+    assert not jax_leaves(nnx.state(model, models.FittedVariable)) and model.quantile_head is None
 
 
 def jax_leaves(state):

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flax_linattn import training
+from flax_linattn.models.closed_form import Labels, fit_ridge
 from flax_linattn.tasks.baselines import read_or_note
 from flax_linattn.tasks.classify.metrics import averages, count
 
@@ -31,8 +32,6 @@ MAX_BLOCK_NUMBERS = 2**24
 """Maximum numbers of a block, which is converted to float64."""
 MAX_BLOCK_ROWS = 2**12
 """Maximum rows of a block; the distances between two blocks are in memory too."""
-RIDGE_STRENGTHS = np.logspace(-4, 4, 17)
-"""Regularization strengths of the ridge, in units of the mean eigenvalue of its Gram matrix."""
 MAX_VECTOR_NUMBERS = 2 * 10**8
 """Maximum numbers of the vectors of all examples."""
 MAX_ORDER = 5
@@ -41,8 +40,6 @@ TABLE_SIZE = 2**20
 """Size of the hash table of n-grams."""
 MAX_TOKENS = 2 * 10**7
 """Maximum tokens that naive Bayes and the first-token baseline are fitted on: ten seconds."""
-
-Labels = NDArray[np.integer]
 
 
 class Vectors(NamedTuple):
@@ -151,27 +148,11 @@ def nearest_neighbor(x: NDArray, labels: Labels, new: NDArray) -> Labels:
 
 
 def ridge(x: NDArray, labels: Labels, new: NDArray) -> Labels:
-    """Predicts labels of new [M, D] by ridge regression on targets 1 (class) and -1 (others).
-
-    The regularization minimizes the leave-one-out error over examples x [N, D], computed from the
-    eigenvectors of the smaller Gram matrix (Golub, Heath and Wahba, 1979).
-    """
+    """Predicts labels of new [M, D] by ridge regression on examples x [N, D]."""
     classes, index = np.unique(labels, return_inverse=True)
-    targets = 2.0 * np.eye(len(classes))[index] - 1.0
-    middle, mean = x.mean(axis=0, dtype=np.float64), targets.mean(axis=0)
-    x, centered = x - middle, targets - mean
-    # SVD of x from the eigenvalue problem of its smaller side: x = vectors * sqrt(values) * V^T.
-    is_wide = x.shape[1] > len(x)
-    values, vectors = _eigen(x @ x.T if is_wide else x.T @ x)
-    if not is_wide:
-        vectors = x @ vectors / np.sqrt(values)
-    unit = values.sum() / min(x.shape)
-    strength = min(
-        RIDGE_STRENGTHS * unit, key=lambda s: _leave_one_out_error(values, vectors, centered, s)
-    )
-    weights = x.T @ (vectors @ (vectors.T @ centered / (values + strength)[:, None]))
-    scores = np.concatenate([block @ weights for _, block in _blocks(new, middle)])
-    return classes[np.argmax(scores + mean, axis=1)]
+    fit = fit_ridge(x, index, len(classes))
+    scores = np.concatenate([block @ fit.kernel for _, block in _blocks(new)])
+    return classes[np.argmax(scores + fit.bias, axis=1)]
 
 
 def max_ridge_examples(num_features: int) -> int:
@@ -187,30 +168,12 @@ def max_ridge_examples(num_features: int) -> int:
     return min(limit, MAX_GRAM_ROWS, math.isqrt(MAX_PRODUCTS // num_features))
 
 
-def _leave_one_out_error(
-    values: NDArray, vectors: NDArray, centered: NDArray, strength: float
-) -> float:
-    """Mean squared leave-one-out error of the ridge."""
-    shrinkage = values / (values + strength)
-    fitted = vectors @ (shrinkage[:, None] * (vectors.T @ centered))
-    leverage = np.square(vectors) @ shrinkage + 1 / len(centered)
-    left = np.maximum(1 - leverage, np.finfo(np.float64).eps)
-    return float(np.mean(np.square((centered - fitted) / left[:, None])))
-
-
-def _eigen(gram: NDArray) -> tuple[NDArray, NDArray]:
-    """Eigenvalues above the rounding error, and their eigenvectors."""
-    values, vectors = np.linalg.eigh(gram)
-    nonzero = values > max(values[-1], 0.0) * len(gram) * np.finfo(np.float64).eps
-    return values[nonzero], vectors[:, nonzero]
-
-
-def _blocks(x: NDArray, middle: NDArray | float = 0.0) -> Iterator[tuple[slice, NDArray]]:
-    """Yields blocks of rows minus ``middle``, in float64."""
+def _blocks(x: NDArray) -> Iterator[tuple[slice, NDArray]]:
+    """Yields blocks of rows in float64."""
     height = max(1, min(MAX_BLOCK_ROWS, MAX_BLOCK_NUMBERS // x.shape[1]))
     for first in range(0, len(x), height):
         rows = slice(first, min(first + height, len(x)))
-        yield rows, x[rows].astype(np.float64) - middle
+        yield rows, x[rows].astype(np.float64)
 
 
 def _spread_evenly(count: int, max_count: int) -> NDArray[np.int64]:

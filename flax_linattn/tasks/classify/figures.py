@@ -32,6 +32,23 @@ def plot_confusion(counts: NDArray[np.int64], classes: Sequence[str], path: Path
     save_figure(canvas, path)
 
 
+def plot_earliness(values: Mapping[str, Any], path: Path) -> None:
+    """Plots the accuracy after fractions of a series, and that of the decision rule, to a PNG."""
+    canvas = new_figure(6, 3.6)
+    axes = canvas.subplots()
+    rows = values["accuracy_by_fraction"]
+    fractions, accuracies = ([100 * row[name] for row in rows] for name in ("fraction", "accuracy"))
+    axes.plot(fractions, accuracies, marker="o", linewidth=2, label="after a fixed fraction")
+    if "decision_accuracy" in values:
+        place = 100 * values["decision_earliness"], 100 * values["decision_accuracy"]
+        axes.plot(*place, "D", color="tab:orange", markersize=9, label="decision rule (mean)")
+        axes.legend(loc="lower right")
+    title = f"{values['dataset']}, {values['mechanism']}"
+    axes.set(xlabel="observations, % of the series", ylabel="accuracy, %", title=title)
+    axes.set(xlim=(0, 102), ylim=(0, 102))
+    save_figure(canvas, path)
+
+
 def plot_stream(
     steps: Sequence[int], probabilities: NDArray, classes: Sequence[str], path: Path, title: str
 ) -> None:

@@ -6,6 +6,9 @@ import dataclasses
 from collections.abc import Iterable
 from typing import Literal
 
+import numpy as np
+from numpy.typing import NDArray
+
 from flax_linattn.checks import OptionError, check_integers, check_rate
 from flax_linattn.models import Layers
 from flax_linattn.tasks.options import FitOptions, Options
@@ -87,11 +90,26 @@ class RecipeFit(FitOptions):
     Attributes:
         label_smoothing: Label smoothing: fraction of the target probability that is spread evenly
             over all classes.
+        class_weights: Weights of the classes in training: "none", or "balanced" (inverse to the
+            number of their training examples, so that rare classes count as much as others).
     """
 
     optimizer: OptimizerOptions = RECIPE
     label_smoothing: float = 0.0
+    class_weights: Literal["none", "balanced"] = "none"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_rate(label_smoothing=self.label_smoothing)
+
+    def example_weights(self, labels: NDArray[np.integer]) -> NDArray[np.float32]:
+        """Weights [N] of training examples in the loss, by their classes.
+
+        Example:
+            >>> RecipeFit(class_weights="balanced").example_weights(np.array([0, 0, 0, 1])).tolist()
+            [0.6666666865348816, 0.6666666865348816, 0.6666666865348816, 2.0]
+        """
+        if self.class_weights == "none":
+            return np.ones(len(labels), np.float32)
+        _, index, counts = np.unique(labels, return_inverse=True, return_counts=True)
+        return (len(labels) / (len(counts) * counts[index])).astype(np.float32)

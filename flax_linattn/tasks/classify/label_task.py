@@ -18,6 +18,7 @@ from flax_linattn.tasks.classify.baselines import Vectors, baseline_values, pred
 from flax_linattn.tasks.classify.figures import plot_confusion
 from flax_linattn.tasks.classify.label_options import RecipeFit
 from flax_linattn.tasks.classify.metrics import (
+    LogitsFn,
     class_table,
     classifier_values,
     make_label_loss,
@@ -47,6 +48,11 @@ class LabelTask(Task[C, Source[C, P], P]):
     @abc.abstractmethod
     def compute_logits(model: Any, batch: dict[str, Array], dropout_key: Array | None) -> Array:
         """Computes the logits of a batch, float [B, classes]."""
+
+    @classmethod
+    def trained_logits(cls) -> LogitsFn:
+        """Function that computes the logits of the part of a model that gradients train."""
+        return cls.compute_logits
 
     @abc.abstractmethod
     def vectors(self, batches: training.BatchSource) -> Vectors:
@@ -78,7 +84,7 @@ class LabelTask(Task[C, Source[C, P], P]):
         fit, monitor = config.fit, self.monitor(config)
         smoothing = fit.label_smoothing if isinstance(fit, RecipeFit) else 0.0
         return training.Objective(
-            make_label_loss(self.compute_logits, smoothing),
+            make_label_loss(self.trained_logits(), smoothing),
             fit.make_optimizer(steps_per_epoch),
             monitor=monitor,
             mode="min" if monitor == "loss" else "max",

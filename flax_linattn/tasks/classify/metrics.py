@@ -26,8 +26,9 @@ LogitsFn: TypeAlias = Callable[[Any, dict[str, Array], Array | None], Array]
 def make_label_loss(compute_logits: LogitsFn, label_smoothing: float = 0.0) -> training.LossFn:
     """Makes a loss function: mean cross-entropy over the valid examples of a batch.
 
-    A batch has "labels", int32 [B], or [B, T] for packed sequences; and "weight", float32 of the
-    same shape, 0 for padding. Labels are smoothed only with a dropout key, thus not in validation.
+    A batch has "labels", int32 [B], or [B, T] for packed sequences; "weight", float32 of the same
+    shape, 0 for padding; and perhaps "class_weight", float32 of the same shape. Labels are smoothed
+    only with a dropout key, thus not in validation.
     """
 
     def loss_fn(
@@ -35,6 +36,7 @@ def make_label_loss(compute_logits: LogitsFn, label_smoothing: float = 0.0) -> t
     ) -> tuple[Array, dict[str, tuple[Array, Array]]]:
         logits, labels = compute_logits(model, batch, dropout_key), batch["labels"]
         weight = batch.get("weight", jnp.ones(labels.shape, jnp.float32))
+        weight = weight * batch.get("class_weight", jnp.ones((), jnp.float32))
         smoothing = 0.0 if dropout_key is None else label_smoothing
         losses = training.smoothed_cross_entropy(logits, labels, smoothing)
         hits = (jnp.argmax(logits, axis=-1) == labels).astype(weight.dtype)
@@ -44,52 +46,68 @@ def make_label_loss(compute_logits: LogitsFn, label_smoothing: float = 0.0) -> t
     return loss_fn
 
 
-def _outputs(
-    model: Any, batches: training.BatchSource, compute_logits: LogitsFn, with_labels: bool
-) -> Iterator[tuple[NDArray, ...]]:
-    """Yields labels, predictions and losses of the examples of each batch, or probabilities."""
+NUM_BINS = 15
+"""Number of bins of the expected calibration error, as in Guo et al., 2017."""
+TOP_K = 5
+"""Number of classes of the top-k accuracy, which is reported for more than twice as many."""
+
+
+def _log_probabilities(
+    model: Any, batches: training.BatchSource, compute_logits: LogitsFn
+) -> Iterator[tuple[NDArray[np.int32], NDArray[np.float32]]]:
+    """Yields labels [N] and log-probabilities [N, classes] of the examples of each batch."""
     graphdef, variables = nnx.split(model)
     for index in range(len(batches)):
         batch = dict(batches.batch(index))
-        outputs = tuple(
-            map(np.asarray, _compute(graphdef, variables, compute_logits, with_labels, batch))
-        )
-        real = np.asarray(batch.get("weight", np.ones(len(outputs[0])))) > 0
-        outputs = (batch["labels"], *outputs) if with_labels else outputs
-        yield tuple(output[real] for output in outputs)
+        log_p = np.asarray(_compute(graphdef, variables, compute_logits, batch))
+        real = np.asarray(batch.get("weight", np.ones(len(log_p)))) > 0
+        yield batch["labels"][real], log_p[real]
 
 
-@functools.partial(jax.jit, static_argnums=(0, 2, 3))  # compiled once for many runs
+@functools.partial(jax.jit, static_argnums=(0, 2))  # compiled once for many runs
 def _compute(
-    graphdef: nnx.GraphDef[Any],
-    variables: Any,
-    compute_logits: LogitsFn,
-    with_labels: bool,
-    batch: dict[str, Array],
-) -> tuple[Array, ...]:
-    logits = compute_logits(nnx.merge(graphdef, variables), batch, None)
-    if not with_labels:
-        return (jax.nn.softmax(logits, axis=-1),)
-    losses = training.smoothed_cross_entropy(logits, batch["labels"])
-    return jnp.argmax(logits, axis=-1), losses
+    graphdef: nnx.GraphDef[Any], variables: Any, compute_logits: LogitsFn, batch: dict[str, Array]
+) -> Array:
+    return jax.nn.log_softmax(compute_logits(nnx.merge(graphdef, variables), batch, None), axis=-1)
 
 
 def classifier_values(
     model: Any, batches: training.BatchSource, compute_logits: LogitsFn, classes: Sequence[str]
 ) -> dict[str, Any]:
     """Computes the metrics of a classifier, of each class, and the confusion matrix."""
-    counts = np.zeros((len(classes), len(classes)), np.int64)
-    loss, examples = 0.0, 0
-    for labels, predictions, losses in _outputs(model, batches, compute_logits, True):
-        counts += count(labels, predictions, len(classes))
-        loss += float(losses.sum(dtype=np.float64))
-        examples += len(losses)
-    metrics = averages(counts) | {"loss": loss / examples}
+    pairs = [*zip(*_log_probabilities(model, batches, compute_logits), strict=True)]
+    labels, log_p = (np.concatenate(part) for part in pairs)
+    counts = count(labels, log_p.argmax(axis=1), len(classes))
+    own = np.take_along_axis(log_p, labels[:, None].astype(np.int64), axis=1)
+    metrics = averages(counts)
+    if len(classes) > 2 * TOP_K:
+        rank = np.sum(log_p > own, axis=1)
+        metrics[f"top_{TOP_K}_accuracy"] = float(np.mean(rank < TOP_K))
+    metrics["loss"] = -float(own.mean(dtype=np.float64))
+    metrics["calibration_error"] = calibration_error(np.exp(log_p), labels)
     return {
         **{f"test_{name}": value for name, value in metrics.items()},
         "classes": class_metrics(counts, classes),
         "confusion": counts.tolist(),
     }
+
+
+def calibration_error(probabilities: NDArray, labels: NDArray[np.integer]) -> float:
+    """Expected calibration error of the most likely class.
+
+    Examples are put into bins of equal width by the probability of their most likely class. The
+    error is the mean, over the examples, of the absolute difference between accuracy and mean
+    probability of the bin (Guo et al., "On Calibration of Modern Neural Networks", 2017, eq. 3).
+
+    Example:
+        >>> calibration_error(np.array([[0.9, 0.1], [0.9, 0.1]]), np.array([0, 1]))
+        0.4
+    """
+    confidence = probabilities.max(axis=1).astype(np.float64)
+    hits = probabilities.argmax(axis=1) == labels
+    bins = np.minimum((confidence * NUM_BINS).astype(int), NUM_BINS - 1)
+    gaps = np.bincount(bins, hits - confidence, minlength=NUM_BINS)
+    return float(np.abs(gaps).sum() / len(labels))
 
 
 def count(
@@ -150,8 +168,8 @@ def predict_probabilities(
     model: Any, batches: training.BatchSource, compute_logits: LogitsFn
 ) -> NDArray[np.float32]:
     """Class probabilities in the order of the examples, float32 [N, classes]."""
-    outputs = _outputs(model, batches, compute_logits, False)
-    probabilities = np.concatenate([batch for (batch,) in outputs])
+    pairs = _log_probabilities(model, batches, compute_logits)
+    probabilities = np.exp(np.concatenate([log_p for _, log_p in pairs]))
     if isinstance(batches, ExampleBatches):
         probabilities = probabilities[np.argsort(batches.order)]
     if np.isnan(probabilities).any():

@@ -149,7 +149,7 @@ def bounded_lstsq(gram: NDArray[np.float64], product: NDArray[np.float64]) -> ND
     return weights
 
 
-def attention_weights(model: Model) -> list[models.Correction]:
+def attention_weights(model: Model) -> list[models.FittedVariable]:
     """The weights of the attention, and of known future covariates where there are any."""
     assert isinstance(model, models.PatchForecaster) and model.share is not None
     return [model.share, *([] if model.known_share is None else [model.known_share])]

@@ -142,8 +142,9 @@ class ForecastTask(Task[ForecastConfig, SeriesPanel, ForecastSpec]):
         """Whether the option ``ridge`` is set, or quantiles are calibrated (``conformal``)."""
         return config.model.ridge or config.model.is_conformal
 
-    def calibrate(self, run: Run, validation: training.BatchSource) -> str | None:
+    def calibrate(self, run: Run, splits: training.Splits) -> str | None:
         """Fits the weight of the attention and the quantile corrections to the validation rows."""
+        validation = splits.validation
         assert isinstance(validation, PanelWindows)
         note = None
         if run.config.model.ridge:

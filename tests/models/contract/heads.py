@@ -15,7 +15,7 @@ from flax import nnx
 
 from flax_linattn import models
 from tests.models.cases import choices, episodes, events, levels, symbols, values
-from tests.nn.cases import CAUSAL, call, moved
+from tests.nn.cases import CAUSAL, call, moved, normal
 
 ROWS, LENGTH = 2, 8
 EVERYWHERE = np.ones((ROWS, LENGTH), bool)
@@ -100,6 +100,18 @@ def reader(mechanism: Any, **options: Any) -> Any:
     return models.PerceiverReader(3, 4, num_latents=3, reads_by=mechanism, **layers | options)
 
 
+def minirocket(mechanism: Any, rngs: nnx.Rngs, **options: Any) -> Any:
+    """Linear maps on MiniRocket features, and attention, with weights as after training."""
+    attention = models.SequenceClassifier(3, 4, mechanism=mechanism, rngs=rngs, **SMALL | options)
+    model = models.MiniRocketClassifier(
+        3, 4, LENGTH, num_features=84, num_prefixes=3, attention=attention, rngs=rngs
+    )
+    model.kernel[...] = normal(6, *model.kernel.shape) / 3
+    model.bias[...] = normal(7, *model.bias.shape)
+    model.weights[...] = np.float32([[1, 2], [1.5, 0.5], [0.5, 1]])
+    return model
+
+
 HEADS: dict[str, Case] = {
     "backbone": Case(partial(models.Backbone, 3, **SMALL), values),
     "language": Case(partial(models.LanguageModel, 7, **SMALL), symbols),
@@ -113,6 +125,7 @@ HEADS: dict[str, Case] = {
         classifier("last", norm="pre", position="learned", kernel_size=2), values, EVERY, AAREN
     ),
     "classifier flatten": Case(classifier("flatten"), values, EVERY, AAREN),
+    "minirocket": Case(minirocket, values, EVERY, AAREN, packs=False),
     "forecaster": Case(
         partial(models.Forecaster, 2, 4, num_covariates=1, targets=(1, 0), memory=5.0, **SMALL),
         levels,

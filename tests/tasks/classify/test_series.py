@@ -63,9 +63,12 @@ def test_evaluate_compares_every_step_and_prints_a_table(run_dir, capsys):
     assert cli.main(["evaluate", str(run_dir)]) == 0
     out = capsys.readouterr().out
     assert "stream_max_error" in out
-    assert out.splitlines()[-10].split() == [
+    assert out.splitlines()[-17].split() == [
         *("class", "count", "recall", "precision", "f1", "taken_for")
     ]
+    assert out.splitlines()[-6].split() == ["fraction", "observations", "accuracy"]
+    last = out.splitlines()[-1].split()
+    assert last[0] == "1.0" and float(last[2]) == pytest.approx(report["test_accuracy"], abs=1e-5)
 
 
 def test_stream_command_reads_files_and_draws(run_dir, tmp_path, capsys):
@@ -77,7 +80,7 @@ def test_stream_command_reads_files_and_draws(run_dir, tmp_path, capsys):
     figure = tmp_path / "stream.png"
     assert cli.main(["stream", str(run_dir), "--input", str(source), "--figure", str(figure)]) == 0
     out = capsys.readouterr().out.splitlines()
-    assert out[0].startswith("step,prediction,p(1),")
+    assert out[0].startswith("step,prediction,decision,p(1),")
     assert len(out) == 1 + 2 * len(series)
     assert out[1:][: len(series)] == out[1 + len(series) :]  # the blank line began anew
     assert figure.read_bytes().startswith(b"\x89PNG")

@@ -24,7 +24,7 @@ from flax_linattn.tasks.classify.series.options import ClassifyConfig, ClassifyD
 from flax_linattn.tasks.classify.sources import FileSource, LabelSpec, about_classes
 from flax_linattn.tasks.files import checksum
 from flax_linattn.tasks.run import explain_missing_data
-from flax_linattn.tasks.spec import Run
+from flax_linattn.tasks.spec import Run, omit_if_empty
 
 MAX_SEQUENCE_LENGTH = 2**24
 """Maximum number of steps of a sequence."""
@@ -42,6 +42,7 @@ class ClassifySpec(LabelSpec):
         lengths: Lengths that sequences are padded to; the last is the maximum length of all data.
         standardizer: Mean and standard deviation of each channel.
         checksum: Checksums of the training data ("train") and the test data ("test").
+        series_length: Length of the longest training sequence; 0 in runs of older versions.
     """
 
     dataset: str
@@ -50,14 +51,17 @@ class ClassifySpec(LabelSpec):
     lengths: tuple[int, ...]
     standardizer: data.Standardizer
     checksum: Mapping[str, str]
+    series_length: int = omit_if_empty(0)
     scale_fields: ClassVar[tuple[str, ...]] = ("standardizer",)
-    free_fields: ClassVar[tuple[str, ...]] = ("dataset", "lengths", "checksum")
+    free_fields: ClassVar[tuple[str, ...]] = ("dataset", "lengths", "checksum", "series_length")
 
     def continue_from(self, previous: Self, *, refit_scales: bool = False) -> Self:
         """Makes the spec for a continued run, whose maximum length does not decrease."""
         spec = super().continue_from(previous, refit_scales=refit_scales)
         longest = max(self.max_length, previous.max_length)
-        return dataclasses.replace(spec, lengths=tuple(sorted({*self.lengths, longest})))
+        lengths = tuple(sorted({*self.lengths, longest}))
+        # It is the structure of the features, which must remain.
+        return dataclasses.replace(spec, lengths=lengths, series_length=previous.series_length)
 
     @property
     def observation(self) -> jax.ShapeDtypeStruct:
@@ -118,6 +122,7 @@ class SeriesSource(FileSource[ClassifyConfig, ClassifySpec, data.TimeSeriesDatas
             lengths=(*shorter, longest),
             standardizer=data.Standardizer.fit(self.fitted.series),
             checksum={"train": compute_checksum(train), "test": compute_checksum(test)},
+            series_length=int(train.lengths.max()),
         )
 
     def about(self, config: ClassifyConfig) -> str:
@@ -142,7 +147,10 @@ class SeriesSource(FileSource[ClassifyConfig, ClassifySpec, data.TimeSeriesDatas
     ) -> data.BucketBatches:
         """Makes batches, each of sequences padded to one length."""
         seed = config.seed if training else None
-        return make_batches(part, config, data_spec, seed=seed, sequence_shards=sequence_shards)
+        batches = make_batches(part, config, data_spec, seed=seed, sequence_shards=sequence_shards)
+        if training and config.fit.class_weights != "none":
+            batches.arrays["class_weight"] = config.fit.example_weights(part.labels)
+        return batches
 
 
 def load_data(files: ClassifyData) -> tuple[data.TimeSeriesDataset, data.TimeSeriesDataset]:

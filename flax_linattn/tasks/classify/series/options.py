@@ -8,10 +8,15 @@ from typing import Literal
 
 from flax_linattn.checks import OptionError, check_integers
 from flax_linattn.models import CLASSIFIER_LAYERS, Layers
-from flax_linattn.tasks.classify.label_options import check_fraction
+from flax_linattn.models.minirocket import NUM_KERNELS
+from flax_linattn.models.minirocket_classifier import NUM_FEATURES
+from flax_linattn.tasks.classify.label_options import RecipeFit, check_fraction
 from flax_linattn.tasks.files import make_file_name
-from flax_linattn.tasks.options import Config, FitOptions, ModelOptions, Options, mechanism_name
+from flax_linattn.tasks.options import Config, ModelOptions, Options, mechanism_name
 from flax_linattn.training import OptimizerOptions
+
+TIME_LIMIT = 120.0
+"""Time limit of the default preset in seconds."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,6 +67,12 @@ class ClassifyModel(ModelOptions):
 
     Attributes:
         layers: Transformer blocks of the backbone.
+        model: "attention" (an attention classifier, trained by gradients) or "minirocket"
+            (MiniRocket features with linear maps in closed form, to which the attention classifier
+            is added with a weight that held-out sequences choose).
+        num_features: Maximum number of MiniRocket features, for ``model="minirocket"``.
+        num_prefixes: Maximum number of prefix lengths with a linear map of their own, for
+            ``model="minirocket"``.
         pooling: Input of the classification head: "mean" (the mean over all steps), "last" (the
             last step) or "flatten" (all steps, with weights for each position).
         embedding: Convolution of the embedding: "causal" (over past steps; the model can stream) or
@@ -76,6 +87,9 @@ class ClassifyModel(ModelOptions):
     """
 
     layers: Layers = CLASSIFIER_LAYERS
+    model: Literal["attention", "minirocket"] = "attention"
+    num_features: int = NUM_FEATURES
+    num_prefixes: int = 10
     pooling: Literal["mean", "last", "flatten"] = "mean"
     embedding: Literal["causal", "circular"] = "causal"
     padding: Literal["masked", "seen"] = "masked"
@@ -89,7 +103,7 @@ class ClassifyModel(ModelOptions):
 
 
 @dataclasses.dataclass(frozen=True)
-class ClassifyFit(FitOptions):
+class ClassifyFit(RecipeFit):
     """How the classifier is trained, by RAdam."""
 
     optimizer: OptimizerOptions = OptimizerOptions("radam", clip_norm=4.0)
@@ -107,6 +121,16 @@ class ClassifyConfig(Config):
     def __post_init__(self) -> None:
         model = self.model
         check_integers(1, 2**16, latents=model.latents)
+        check_integers(NUM_KERNELS, 10**5, num_features=model.num_features)
+        check_integers(1, 1000, num_prefixes=model.num_prefixes)
+        for name in ("num_features", "num_prefixes"):
+            if model.model != "minirocket" and getattr(model, name) != getattr(type(model), name):
+                raise OptionError(
+                    f"{name} has no effect on model='{model.model}'; remove it, or choose "
+                    "model='minirocket'.",
+                    name,
+                    "model",
+                )
         if model.latents is not None and (
             model.pooling != "mean" or model.sees_padding or not model.causal
         ):
@@ -146,6 +170,16 @@ class ClassifyConfig(Config):
         mechanism = mechanism_name(self.layers)
         parts = [dataset.split(".")[0], mechanism, *latents, *selected, self.seeds]
         return make_file_name(*parts)
+
+
+def minirocket(config: ClassifyConfig) -> ClassifyConfig:
+    """MiniRocket features in closed form, and attention, trained within two minutes.
+
+    Early stopping counts steps, too, because an epoch of a small data set has few.
+    """
+    return config.replace(
+        model="minirocket", epochs=1000, patience_steps=300, time_limit=TIME_LIMIT
+    )
 
 
 def tslib(config: ClassifyConfig) -> ClassifyConfig:

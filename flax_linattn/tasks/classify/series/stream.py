@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from flax_linattn import models
 from flax_linattn.checks import OptionError
 from flax_linattn.tasks.classify.class_stream import ClassStream, Prediction
 from flax_linattn.tasks.classify.series.data import load_test
@@ -27,11 +28,14 @@ class ClassifyStreamOptions:
 
     Attributes:
         sequence: Index, from 0, of a test sequence of the run to stream instead of the input.
+        threshold: Probability of the most likely class at which the stream decides, for
+            ``model="minirocket"``. Default: the threshold that held-out sequences chose.
         max_length: Maximum number of observations of a sequence, for mechanisms with a cache.
             Default: the longest sequence in the data of the run.
     """
 
     sequence: int | None = None
+    threshold: float | None = None
     max_length: int | None = None
 
 
@@ -40,9 +44,14 @@ class ClassifyStream(ClassStream[NDArray[np.float64]]):
 
     A missing value repeats the last value of the channel, or the training mean if there is none.
 
+    A run of ``model="minirocket"`` also decides: after the first of the model's prefix lengths at
+    which the most likely class has a probability of at least ``threshold``, that class is the
+    decision until the sequence ends.
+
     Args:
         run: The trained run.
         sequence: Index, from 0, of a test sequence of the run to stream instead of lines.
+        threshold: Probability at which the stream decides; default the one of the model.
         max_length: Maximum number of observations of a sequence, for mechanisms with a cache.
             Default: the longest sequence in the data of the run.
 
@@ -50,16 +59,26 @@ class ClassifyStream(ClassStream[NDArray[np.float64]]):
         ValueError: If the model cannot stream, or an option is out of range.
     """
 
-    record_attributes = ("_last",)
+    record_attributes = ("_last", "_decision")
     advice = "a causal embedding"
     remedy: ClassVar[Mapping[str, Any]] = {"embedding": "causal"}
 
     def __init__(
-        self, run: Run, *, sequence: int | None = None, max_length: int | None = None
+        self,
+        run: Run,
+        *,
+        sequence: int | None = None,
+        threshold: float | None = None,
+        max_length: int | None = None,
     ) -> None:
         super().__init__(run, max_length=max_length)
         self._sequence = sequence
         self._last = self._mean
+        self._decision = 0
+        """Number of the decided class, from 1; 0 before a decision."""
+        self._threshold, self._prefix_lengths = _rule(run.model, threshold)
+        if self._prefix_lengths:
+            self.header = [*self.header[:2], "decision", *self.header[2:]]
 
     @property
     def _mean(self) -> NDArray[np.float64]:
@@ -105,6 +124,23 @@ class ClassifyStream(ClassStream[NDArray[np.float64]]):
         self._last = self._mean if observation is None else self._fill_missing(observation)
         return prediction
 
+    def cells(self, observation: NDArray[np.float64] | None) -> Sequence[Any] | None:
+        """Returns the step, the most likely class, the decision if any, and the probabilities."""
+        cells = super().cells(observation)
+        if cells is None:
+            self._decision = 0
+        if cells is None or not self._prefix_lengths:
+            return cells
+        probabilities = np.asarray(cells[2:])
+        if (
+            not self._decision
+            and cells[0] in self._prefix_lengths
+            and probabilities.max() >= self._threshold
+        ):
+            self._decision = int(probabilities.argmax()) + 1
+        decision = self._run.data_spec.classes[self._decision - 1] if self._decision else ""
+        return [*cells[:2], decision, *cells[2:]]
+
     def _fill_missing(self, observation: NDArray[np.float64]) -> NDArray[np.float64]:
         return np.where(np.isnan(observation), self._last, observation)
 
@@ -113,6 +149,26 @@ class ClassifyStream(ClassStream[NDArray[np.float64]]):
         values = self._fill_missing(observation)[None]
         (scaled,) = data_spec.standardizer.apply([values], data_spec.channels)
         return scaled.astype(np.float32)
+
+
+def _rule(model: Any, threshold: float | None) -> tuple[float, tuple[int, ...]]:
+    """Returns the threshold and the prefix lengths of a decision rule; no lengths without one."""
+    if not isinstance(model, models.MiniRocketClassifier):
+        if threshold is not None:
+            raise OptionError(
+                "expected no threshold, since the run has no decision rule; remove it, or train "
+                "with model='minirocket'.",
+                "threshold",
+                "model",
+            )
+        return 0.0, ()
+    if threshold is None:
+        threshold = float(model.threshold[...])
+    elif not 0 < threshold <= 1:
+        raise OptionError(
+            f"expected a threshold above 0 and up to 1, got {threshold}.", "threshold"
+        )
+    return threshold, model.prefix_lengths if threshold <= 1 else ()
 
 
 def parse_observations(

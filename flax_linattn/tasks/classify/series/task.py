@@ -18,8 +18,9 @@ from flax_linattn import data, inference, models, training
 from flax_linattn.checks import OptionError
 from flax_linattn.data.sets.catalog import SEQUENCES, Entry
 from flax_linattn.tasks.classify.baselines import Vectors
+from flax_linattn.tasks.classify.figures import plot_earliness
 from flax_linattn.tasks.classify.label_task import LabelTask
-from flax_linattn.tasks.classify.metrics import predict_probabilities
+from flax_linattn.tasks.classify.metrics import LogitsFn, predict_probabilities
 from flax_linattn.tasks.classify.series.data import (
     ClassifySpec,
     SeriesSource,
@@ -31,7 +32,8 @@ from flax_linattn.tasks.classify.series.data import (
     load_train,
     make_batches,
 )
-from flax_linattn.tasks.classify.series.options import ClassifyConfig, tslib
+from flax_linattn.tasks.classify.series.early import early_values, fit_closed_form
+from flax_linattn.tasks.classify.series.options import ClassifyConfig, minirocket, tslib
 from flax_linattn.tasks.classify.series.stream import ClassifyStream, ClassifyStreamOptions
 from flax_linattn.tasks.options import mechanism_name
 from flax_linattn.tasks.spec import Run
@@ -41,7 +43,9 @@ from flax_linattn.typing import Array
 LATENT_MECHANISM = "softmax"
 """Mechanism of the attention among latents."""
 
-Classifier: TypeAlias = models.SequenceClassifier | models.PerceiverReader
+Classifier: TypeAlias = (
+    models.SequenceClassifier | models.PerceiverReader | models.MiniRocketClassifier
+)
 
 
 class ClassifyTask(LabelTask[ClassifyConfig, ClassifySpec]):
@@ -51,7 +55,8 @@ class ClassifyTask(LabelTask[ClassifyConfig, ClassifySpec]):
     Config = ClassifyConfig
     DataSpec = ClassifySpec
     StreamOptions = ClassifyStreamOptions
-    presets: ClassVar[Mapping[str, Any]] = {"tslib": tslib}
+    presets: ClassVar[Mapping[str, Any]] = {"tslib": tslib, "minirocket": minirocket}
+    default_preset = "minirocket"
     kinds = (SEQUENCES,)
     selections: ClassVar[Mapping[str, str]] = {
         "validation": "validation part of the training data",
@@ -74,6 +79,11 @@ class ClassifyTask(LabelTask[ClassifyConfig, ClassifySpec]):
                 "mesh",
             )
 
+    @classmethod
+    def trained_logits(cls) -> LogitsFn:
+        """Function that computes the logits of the attention alone, without the linear maps."""
+        return _attention_logits
+
     def load(self, config: ClassifyConfig) -> SeriesSource:
         """Loads the series, and holds out a validation part."""
         return SeriesSource(*load_data(config.data), config)
@@ -84,7 +94,26 @@ class ClassifyTask(LabelTask[ClassifyConfig, ClassifySpec]):
         data_spec: ClassifySpec,
         placement: training.Placement = training.ONE_DEVICE,
     ) -> Classifier:
-        """Makes a ``models.SequenceClassifier``, or a ``models.PerceiverReader`` for latents."""
+        """Makes the attention classifier, and adds MiniRocket features if the options say so.
+
+        Attention is a ``models.SequenceClassifier``, or a ``models.PerceiverReader`` for latents.
+        """
+        attention = self._attention(config, data_spec, placement)
+        if config.model.model == "attention":
+            return attention
+        return models.MiniRocketClassifier(
+            len(data_spec.channels),
+            len(data_spec.classes),
+            data_spec.series_length or data_spec.max_length,
+            num_features=config.model.num_features,
+            num_prefixes=config.model.num_prefixes,
+            attention=attention,
+            rngs=nnx.Rngs(config.seed),
+        )
+
+    def _attention(
+        self, config: ClassifyConfig, data_spec: ClassifySpec, placement: training.Placement
+    ) -> models.SequenceClassifier | models.PerceiverReader:
         model = config.model
         layers, rngs = config.layers.map_mechanisms(placement.mechanism), nnx.Rngs(config.seed)
         if model.latents is not None:
@@ -119,6 +148,25 @@ class ClassifyTask(LabelTask[ClassifyConfig, ClassifySpec]):
         logits: Array = model(batch["values"], mask=batch["mask"], dropout_key=dropout_key)
         return logits
 
+    def begin(
+        self,
+        models: Sequence[Classifier],
+        splits: training.Splits,
+        config: ClassifyConfig,
+        data_spec: ClassifySpec,
+    ) -> None:
+        """Sets nothing: the closed-form part is fitted after training."""
+
+    def is_calibrated(self, config: ClassifyConfig) -> bool:
+        """Whether the model has a closed-form part."""
+        return config.model.model == "minirocket"
+
+    def calibrate(self, run: Run, splits: training.Splits) -> str | None:
+        """Fits the closed-form part, and the weight of the attention."""
+        assert isinstance(splits.train, data.BucketBatches)
+        assert isinstance(splits.validation, data.BucketBatches)
+        return fit_closed_form(run, splits.train, splits.validation)
+
     def monitor(self, config: ClassifyConfig) -> str:
         """Name of the metric that selects the parameters.
 
@@ -144,8 +192,17 @@ class ClassifyTask(LabelTask[ClassifyConfig, ClassifySpec]):
         """Reports metrics, metrics of each class, and the confusion matrix."""
         report = super().test(run, batches)
         dataset, mechanism = run.data_spec.dataset, mechanism_name(run.config.layers)
-        first = {"dataset": dataset, "mechanism": mechanism}
-        return dataclasses.replace(report, values=first | dict(report.values))
+        values: dict[str, Any] = {"dataset": dataset, "mechanism": mechanism} | dict(report.values)
+        if not run.model.streams:
+            return dataclasses.replace(report, values=values)
+        assert isinstance(batches, data.BucketBatches)
+        values |= early_values(run, batches)
+        return dataclasses.replace(
+            report,
+            values=values,
+            tables=(*report.tables, "accuracy_by_fraction"),
+            figures={**report.figures, "earliness.png": partial(plot_earliness, values)},
+        )
 
     def stream_error(self, run: Run, batches: training.BatchSource) -> dict[str, Any]:
         """Compares class probabilities over all steps of all sequences."""
@@ -170,7 +227,12 @@ class ClassifyTask(LabelTask[ClassifyConfig, ClassifySpec]):
 
     def stream(self, run: Run, options: ClassifyStreamOptions) -> ClassifyStream:
         """Makes a stream of class probabilities after each observation."""
-        return ClassifyStream(run, sequence=options.sequence, max_length=options.max_length)
+        return ClassifyStream(
+            run,
+            sequence=options.sequence,
+            threshold=options.threshold,
+            max_length=options.max_length,
+        )
 
 
 def predict_proba(run: Run, dataset: data.TimeSeriesDataset) -> NDArray[np.float32]:
@@ -193,10 +255,21 @@ def _unlabeled(run: Run, dataset: data.TimeSeriesDataset) -> data.BucketBatches:
     return make_batches(complete(unknown), run.config, run.data_spec, seed=None)
 
 
+def _attention_logits(model: Any, batch: dict[str, Array], dropout_key: Array | None) -> Array:
+    attention = model.attention if isinstance(model, models.MiniRocketClassifier) else model
+    return ClassifyTask.compute_logits(attention, batch, dropout_key)
+
+
 @partial(jax.jit, static_argnums=0)  # compiled once for many runs
 def _stream_errors(graphdef: nnx.GraphDef[Any], variables: Any, batch: dict[str, Array]) -> Array:
     model = nnx.merge(graphdef, variables)
     x, mask = batch["values"], batch["mask"]
     parallel = jax.nn.softmax(model(x, mask=mask, every_step=True))
     streamed = jax.nn.softmax(inference.unroll(model, x, mask))
-    return jnp.where(mask[:, :, None], jnp.abs(parallel - streamed), 0.0)
+    errors = jnp.where(mask[:, :, None], jnp.abs(parallel - streamed), 0.0)
+    # A call on the whole sequence may use another form than one for every step.
+    whole = jax.nn.softmax(model(x, mask=mask))
+    last = mask.shape[1] - 1 - jnp.argmax(mask[:, ::-1], axis=1)
+    at_end = jnp.take_along_axis(streamed, last[:, None, None], axis=1)[:, 0]
+    at_end = jnp.where(jnp.any(mask, axis=1)[:, None], jnp.abs(whole - at_end), 0.0)
+    return jnp.maximum(jnp.max(errors), jnp.max(at_end))

@@ -1,0 +1,355 @@
+"""Classifier on MiniRocket features with linear maps in closed form, and attention next to it."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jax.typing import ArrayLike, DTypeLike
+from jaxtyping import Float, Int
+from numpy.typing import NDArray
+
+from flax_linattn.checks import OptionError, check_integers
+from flax_linattn.models.classifier import SequenceClassifier
+from flax_linattn.models.closed_form import fit_ridge, fit_weights
+from flax_linattn.models.fitted_variable import FittedVariable
+from flax_linattn.models.minirocket import KERNEL_SIZE, MiniRocketFeatures, MiniRocketState
+from flax_linattn.models.perceiver import PerceiverReader
+from flax_linattn.models.sequence_model import SequenceModel
+from flax_linattn.nn.call import Call
+from flax_linattn.ops.contract.state import register_state
+from flax_linattn.typing import Array
+
+NUM_FEATURES = 2500
+"""Default number of features: as accurate as 10,000 on training data of ten data sets."""
+MAX_BLOCK_NUMBERS = 2**26
+"""Maximum numbers of a convolution of a block of series, in ``fit``."""
+MAX_BLOCK_ROWS = 256
+"""Maximum rows of a block of series, in ``fit``."""
+
+
+@register_state
+class MiniRocketClassifierState(NamedTuple):
+    """States of the features and of the attention of a :class:`MiniRocketClassifier`.
+
+    Attributes:
+        features: State of the features.
+        attention: State of the attention classifier; None without one.
+    """
+
+    features: MiniRocketState
+    attention: Any
+
+
+class MiniRocketClassifier(SequenceModel):
+    """Classifies a time series after every observation, by MiniRocket features and attention.
+
+    Linear maps from :class:`MiniRocketFeatures` to class logits are fitted in closed form: ridge
+    regression to targets 1 and -1, as the authors of MiniRocket use it on small data. A feature of
+    the first n observations has another distribution than of the whole series, so there is a map
+    for each of several prefix lengths, fitted to the training series cut to that length. After n
+    observations the map of the smallest prefix length that is not below n is used. The logits of
+    each map are scaled by a temperature that its leave-one-out scores choose.
+
+    The logits of an attention classifier may be added. It is trained by gradients on its own,
+    because the linear maps fit the training series almost perfectly; ``weights`` are set afterwards
+    on held-out series, and are 1 and 0 before.
+
+    A call returns logits [B, classes] of the whole series, and with ``every_step`` [B, T, classes]
+    after every observation, by a loop over the observations.
+
+    Args:
+        num_channels: Number of channels C.
+        num_classes: Number of classes.
+        series_length: Length of the longest training series. It defines the dilations of the
+            features, and the prefix lengths: fractions 1 / P, 2 / P, ..., 1 of it, rounded up.
+        num_features: Maximum number of features, see :class:`MiniRocketFeatures`.
+        max_dilations: Maximum number of dilations of a kernel.
+        num_prefixes: Maximum number P of prefix lengths.
+        attention: Classifier of the same channels and classes whose logits are added; default none.
+        rngs: Random number generators; "params" initializes the parameters.
+
+    Attributes:
+        features: The features.
+        prefix_lengths: Increasing prefix lengths; the last is ``series_length``.
+        kernel: Linear maps float32 [P, F, classes].
+        bias: Biases float32 [P, classes].
+        weights: Weights of the logits of a linear map and of the attention, float32 [P, 2].
+        threshold: Probability of the most likely class at which a stream decides, float32 [];
+            above 1 if it never does.
+
+    Raises:
+        ValueError: If an option is out of range, or the attention has other channels or classes.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> import numpy as np
+        >>> from flax import nnx
+        >>> from flax_linattn import inference, models
+        >>> labels = np.arange(40) % 2
+        >>> noise = np.random.default_rng(0).normal(size=(40, 30, 3)).astype("float32")
+        >>> x = np.where(labels[:, None, None] == 1, noise.cumsum(axis=1), noise)
+        >>> model = models.MiniRocketClassifier(3, 2, 30, rngs=nnx.Rngs(0))
+        >>> held_out = model.fit(x, labels)                     # [N, prefixes, classes]
+        >>> np.mean(held_out.argmax(axis=-1) == labels[:, None], axis=0)[[0, -1]].tolist()
+        [0.625, 1.0]
+        >>> stream = inference.Stream(model, batch_size=40)
+        >>> for t in range(30):
+        ...     logits = stream.step(x[:, t])
+        >>> bool(jnp.allclose(logits, model(jnp.asarray(x)), atol=1e-5))
+        True
+    """
+
+    state_type = MiniRocketClassifierState
+    option_names = (
+        *("num_channels", "num_classes", "series_length", "num_features", "max_dilations"),
+        *("num_prefixes", "attention"),
+    )
+
+    def __init__(
+        self,
+        num_channels: int,
+        num_classes: int,
+        series_length: int,
+        *,
+        num_features: int = NUM_FEATURES,
+        max_dilations: int = 32,
+        num_prefixes: int = 10,
+        attention: SequenceClassifier | PerceiverReader | None = None,
+        rngs: nnx.Rngs,
+    ) -> None:
+        check_integers(1, num_classes=num_classes, num_prefixes=num_prefixes)
+        self.features = MiniRocketFeatures(
+            num_channels,
+            max(series_length, KERNEL_SIZE),
+            num_features=num_features,
+            max_dilations=max_dilations,
+            rngs=rngs,
+        )
+        self.num_channels = int(num_channels)
+        self.num_classes = int(num_classes)
+        self.series_length = int(series_length)
+        self.num_features = int(num_features)
+        self.max_dilations = int(max_dilations)
+        self.num_prefixes = int(num_prefixes)
+        fractions = np.arange(1, self.num_prefixes + 1) / self.num_prefixes
+        lengths = np.unique(np.ceil(self.series_length * fractions - 1e-6).astype(int))
+        self.prefix_lengths: tuple[int, ...] = tuple(lengths.tolist())
+        _check_attention(attention, self.num_channels, self.num_classes)
+        self.attention: Any = attention
+        shape = (len(lengths), self.features.num_features, self.num_classes)
+        self.kernel = FittedVariable(jnp.zeros(shape, jnp.float32))
+        self.bias = FittedVariable(jnp.zeros((len(lengths), self.num_classes), jnp.float32))
+        self.weights = FittedVariable(jnp.tile(jnp.array([1.0, 0.0]), (len(lengths), 1)))
+        self.threshold = FittedVariable(jnp.full((), 2.0, jnp.float32))
+
+    def fit(
+        self,
+        series: ArrayLike,
+        labels: ArrayLike,
+        *,
+        mask: ArrayLike | None = None,
+        example_weights: ArrayLike | None = None,
+        seed: int = 0,
+    ) -> NDArray[np.float32]:
+        """Fits features, linear maps and temperatures in closed form; the attention is unchanged.
+
+        Args:
+            series: Training series of shape [N, T, C].
+            labels: Classes [N], integers from 0.
+            mask: Boolean array of shape [N, T]; True marks valid observations.
+            example_weights: Positive weights [N] of the series in the ridge; default 1.
+            seed: Seed of the features.
+
+        Returns:
+            Logits float32 [N, prefixes, classes] of each series after each prefix length, by linear
+            maps that are fitted to the other series (leave-one-out).
+
+        Raises:
+            ValueError: If the shapes do not match, there are fewer than two series, series are
+                empty or not finite, or a label is out of range.
+        """
+        x, valid, y = self._check_fit(series, labels, mask)
+        held_in = None if example_weights is None else np.asarray(example_weights, np.float64)
+        missing = max(KERNEL_SIZE - int(valid.sum(axis=1).max()), 0)
+        fitted = MiniRocketFeatures.fit(
+            np.pad(x, ((0, 0), (0, missing), (0, 0))),
+            mask=np.pad(valid, ((0, 0), (0, missing)), constant_values=missing > 0),
+            num_features=self.num_features,
+            max_dilations=self.max_dilations,
+            series_length=self.features.series_length,
+            seed=seed,
+        )
+        nnx.update(self.features, nnx.state(fitted))
+        count = np.cumsum(valid, axis=1)
+        kernels, biases, held_out = [], [], []
+        for length in self.prefix_lengths:
+            features = _compute_features(self.features, x, valid & (count <= length))
+            scale = features.std(axis=0)
+            scale = np.where(scale > 0, scale, 1)
+            fit = fit_ridge(features / scale, y, self.num_classes, held_in)
+            (weight,) = fit_weights(fit.held_out_scores[None], y)
+            kernels.append(weight * fit.kernel / scale[:, None])
+            biases.append(weight * fit.bias)
+            held_out.append(weight * fit.held_out_scores)
+        self.kernel[...] = jnp.asarray(np.stack(kernels), jnp.float32)
+        self.bias[...] = jnp.asarray(np.stack(biases), jnp.float32)
+        return np.stack(held_out, axis=1).astype(np.float32)
+
+    @property
+    def observation_shape(self) -> tuple[int, ...]:
+        return (self.num_channels,)
+
+    @property
+    def streams(self) -> bool:
+        return self.attention is None or self.attention.streams
+
+    @property
+    def num_positions(self) -> int | None:
+        return None if self.attention is None else self.attention.num_positions
+
+    def init_state(
+        self, batch_size: int, max_length: int | None = None, *, dtype: DTypeLike = jnp.float32
+    ) -> MiniRocketClassifierState:
+        """Returns the state before the first observation; ``max_length`` is for the attention."""
+        attention = None
+        if self.attention is not None:
+            attention = self.attention.init_state(batch_size, max_length, dtype=dtype)
+        return MiniRocketClassifierState(
+            self.features.init_state(batch_size, dtype=dtype), attention
+        )
+
+    def read(
+        self, features: Float[Array, "B F"], num_observations: Int[Array, "B"]
+    ) -> Float[Array, "B classes"]:
+        """Computes the logits of the linear maps from features of the observations so far."""
+        logits = jnp.einsum("bf,pfk->bpk", features, self.kernel[...].astype(features.dtype))
+        logits = logits + self.bias[...].astype(logits.dtype)
+        index = self._prefix_index(num_observations)
+        return jnp.take_along_axis(logits, index[:, None, None], axis=1)[:, 0]
+
+    def _prefix_index(self, num_observations: Int[Array, "..."]) -> Int[Array, "..."]:
+        """Index of the smallest prefix length that is not below a number of observations."""
+        lengths = jnp.asarray(self.prefix_lengths[:-1], jnp.int32)
+        return jnp.sum(num_observations[..., None] > lengths, axis=-1)
+
+    def _map(
+        self, x: Array, call: Call, *, every_step: bool = False
+    ) -> tuple[Array, MiniRocketClassifierState]:
+        """Computes logits [B, classes], or [B, T, classes], and the state at the end."""
+        state: MiniRocketClassifierState | None = call.state
+        before = None if state is None else state.features
+        own = Call(mask=call.mask, state=before)
+        if every_step:
+            (logits, counts), after = self._read_every_step(x, own)
+        else:
+            features, after = self.features._map(x, own)
+            counts = after.num_observations
+            logits = self.read(features, counts)
+        added = None
+        if self.attention is not None:
+            call = call.replace(state=None if state is None else state.attention)
+            others, added = self.attention._map(x, call, every_step=every_step)
+            logits = self._combine(logits, others, counts)
+        return logits, MiniRocketClassifierState(after, added)
+
+    def _read_every_step(self, x: Array, call: Call) -> tuple[tuple[Array, Array], MiniRocketState]:
+        """Logits [B, T, classes] of the linear maps and numbers of observations [B, T]."""
+
+        def step(state: Any, inputs: tuple[Array, Array]) -> tuple[Any, tuple[Array, Array]]:
+            y, state = self.features._map_step(inputs[0], state, inputs[1])
+            return state, (self.read(y, state.num_observations), state.num_observations)
+
+        mask = jnp.ones(x.shape[:2], bool) if call.mask is None else call.mask
+        before: Any = call.state or self.features.init_state(x.shape[0], dtype=x.dtype)
+        inputs = jnp.swapaxes(x, 0, 1), jnp.swapaxes(mask, 0, 1)
+        after, (logits, counts) = jax.lax.scan(step, before, inputs)
+        return (jnp.swapaxes(logits, 0, 1), jnp.swapaxes(counts, 0, 1)), after
+
+    def _map_step(
+        self, x: Array, state: MiniRocketClassifierState, mask: Array | None
+    ) -> tuple[Array, MiniRocketClassifierState]:
+        """Computes logits [B, classes] and the new state."""
+        features, after = self.features._map_step(x, state.features, mask)
+        logits, added = self.read(features, after.num_observations), None
+        if self.attention is not None:
+            others, added = self.attention._map_step(x, state.attention, mask)
+            logits = self._combine(logits, others, after.num_observations)
+        return logits, MiniRocketClassifierState(after, added)
+
+    def _combine(self, logits: Array, others: Array, num_observations: Array) -> Array:
+        weights = self.weights[...].astype(logits.dtype)[self._prefix_index(num_observations)]
+        return weights[..., :1] * logits + weights[..., 1:] * others.astype(logits.dtype)
+
+    def _check_packs(self) -> None:
+        """Raises a ValueError: packed sequences are not supported."""
+        self.features._check_packs()
+
+    def _check_streams(self) -> None:
+        if self.attention is not None:
+            self.attention._check_streams()
+
+    def _check_fit(
+        self, series: ArrayLike, labels: ArrayLike, mask: ArrayLike | None
+    ) -> tuple[NDArray[np.float32], NDArray[np.bool_], NDArray[np.int64]]:
+        x, y = np.asarray(series, np.float32), np.asarray(labels)
+        if x.ndim != 3 or x.shape[2] != self.num_channels or 0 in x.shape:
+            raise ValueError(
+                f"expected series [N, T, {self.num_channels}], none of them 0, got shape {x.shape}."
+            )
+        if y.shape != x.shape[:1] or y.dtype.kind not in "iu" or len(y) < 2:
+            raise ValueError(
+                f"expected an integer label for each of at least two series, got labels of shape "
+                f"{y.shape} and dtype {y.dtype} for {len(x)} series."
+            )
+        if y.min() < 0 or y.max() >= self.num_classes:
+            raise ValueError(
+                f"expected labels from 0 to {self.num_classes - 1}, got labels from {y.min()} to "
+                f"{y.max()}."
+            )
+        valid = np.ones(x.shape[:2], bool) if mask is None else np.asarray(mask, bool)
+        if valid.shape != x.shape[:2]:
+            raise ValueError(f"expected a mask of shape {x.shape[:2]}, got {valid.shape}.")
+        if (empty := ~valid.any(axis=1)).any():
+            raise ValueError(
+                f"expected an observation in each series, got none in series {empty.argmax()}; "
+                "remove it."
+            )
+        return np.where(valid[..., None], x, 0), valid, y.astype(np.int64)
+
+
+def _check_attention(attention: Any, num_channels: int, num_classes: int) -> None:
+    if attention is None:
+        return
+    outputs = getattr(attention, "num_classes", getattr(attention, "num_outputs", None))
+    given = attention.observation_shape, outputs
+    if given != ((num_channels,), num_classes):
+        raise OptionError(
+            f"expected attention of {num_channels} channels and {num_classes} classes, got "
+            f"observations of shape {given[0]} and {given[1]} classes.",
+            "attention",
+        )
+
+
+def _compute_features(
+    model: MiniRocketFeatures, x: NDArray[np.float32], mask: NDArray[np.bool_]
+) -> NDArray[np.float32]:
+    """Computes features [N, F] of series in blocks of equal shape, with one compiled program."""
+    parts = nnx.split(model)
+    height = MAX_BLOCK_NUMBERS // (x.shape[1] * 84 or 1)
+    height = max(1, min(height, MAX_BLOCK_ROWS, len(x)))
+    blocks = []
+    for first in range(0, len(x), height):
+        rows = np.minimum(np.arange(first, first + height), len(x) - 1)
+        blocks.append(np.asarray(_call(*parts, x[rows], mask[rows]))[: len(x) - first])
+    return np.concatenate(blocks)
+
+
+@partial(jax.jit, static_argnums=0)
+def _call(graphdef: nnx.GraphDef[Any], variables: Any, x: Array, mask: Array) -> Array:
+    features: Array = nnx.merge(graphdef, variables)(x, mask=mask)
+    return features

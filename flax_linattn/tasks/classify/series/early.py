@@ -1,0 +1,228 @@
+"""Early classification: closed-form fits after training, and a rule that decides before the end.
+
+After each prefix length of the model, the most likely class is the decision if its probability
+reaches a threshold; otherwise the class at the end of the series is. The threshold maximizes the
+harmonic mean of accuracy and 1 - earliness on held-out training series, where earliness is the mean
+fraction of a series before the decision (Schäfer and Leser, "TEASER: Early and Accurate Time Series
+Classification", 2020).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from numpy.typing import NDArray
+from scipy.special import softmax
+
+from flax_linattn import data, inference, models
+from flax_linattn.models.closed_form import cross_entropy, fit_weights
+from flax_linattn.tasks.spec import Run
+from flax_linattn.typing import Array
+
+FRACTIONS = (0.1, 0.25, 0.5, 0.75, 1.0)
+"""Fractions of a series after which a report states the accuracy."""
+THRESHOLDS = 1 - np.logspace(-4, np.log10(0.95), 100)
+"""Probabilities that a decision rule may have."""
+MAX_BLOCK_NUMBERS = 2**22
+"""Maximum numbers of the observations of a block of series."""
+
+
+class Decisions(NamedTuple):
+    """When a rule decides, and for which class.
+
+    Attributes:
+        classes: Classes, int64 [N].
+        fractions: Fraction of the series before the decision, float64 [N].
+    """
+
+    classes: NDArray[np.int64]
+    fractions: NDArray[np.float64]
+
+    def values(self, labels: NDArray[np.integer]) -> dict[str, float]:
+        """Accuracy, earliness, and the harmonic mean of accuracy and 1 - earliness.
+
+        Example:
+            >>> decisions = Decisions(np.array([0, 1]), np.array([0.25, 0.75]))
+            >>> decisions.values(np.array([0, 1]))
+            {'accuracy': 1.0, 'earliness': 0.5, 'harmonic_mean': 0.6666666666666666}
+        """
+        accuracy = float(np.mean(self.classes == labels))
+        earliness = float(np.mean(self.fractions))
+        total = accuracy + 1 - earliness
+        mean = 2 * accuracy * (1 - earliness) / total if total else 0.0
+        return {"accuracy": accuracy, "earliness": earliness, "harmonic_mean": mean}
+
+
+def decide(
+    logits: NDArray, lengths: NDArray[np.integer], prefix_lengths: Sequence[int], threshold: float
+) -> Decisions:
+    """Decides by a threshold on the probability of the most likely class.
+
+    Args:
+        logits: Logits [N, P + 1, K] after each prefix length, and at the end of the series.
+        lengths: Lengths of the series [N].
+        prefix_lengths: Prefix lengths [P].
+        threshold: Probability at which a class is decided.
+
+    Example:
+        >>> logits = np.log([[[0.9, 0.1], [0.2, 0.8]], [[0.6, 0.4], [0.2, 0.8]]])
+        >>> decide(logits, np.array([10, 10]), [5], threshold=0.7)
+        Decisions(classes=array([0, 1]), fractions=array([0.5, 1. ]))
+    """
+    at = np.minimum(np.asarray([*prefix_lengths, np.iinfo(np.int32).max]), lengths[:, None])
+    is_sure = softmax(logits, axis=-1).max(axis=-1) >= threshold
+    is_sure &= np.asarray([*prefix_lengths, 0]) <= lengths[:, None]
+    is_sure[:, -1] = True
+    first = is_sure.argmax(axis=1)
+    rows = np.arange(len(lengths))
+    return Decisions(logits.argmax(axis=-1)[rows, first], at[rows, first] / lengths)
+
+
+def choose_threshold(
+    logits: NDArray,
+    labels: NDArray[np.integer],
+    lengths: NDArray[np.integer],
+    prefix_lengths: Sequence[int],
+) -> float:
+    """The threshold with the largest harmonic mean on held-out series; see ``decide``."""
+
+    def quality(threshold: float) -> float:
+        decisions = decide(logits, lengths, prefix_lengths, threshold)
+        return decisions.values(labels)["harmonic_mean"]
+
+    return float(max(THRESHOLDS, key=quality))
+
+
+def fit_closed_form(run: Run, fitted: data.BucketBatches, validation: data.BucketBatches) -> str:
+    """Fits features, linear maps, weights and threshold of a ``models.MiniRocketClassifier``.
+
+    The linear maps are fitted to all training series, including the validation part. Their
+    leave-one-out logits, and the logits of the attention, which was not trained on the validation
+    part, choose the weight of the attention at each prefix length. It is 0 unless the attention
+    lowers the cross-entropy by more than one standard error.
+
+    Returns:
+        A note for the user.
+    """
+    model, config = run.model, run.config
+    is_held_out = config.data.select_on == "validation"
+    parts = [fitted.arrays, validation.arrays] if is_held_out else [fitted.arrays]
+    x, mask, labels = (
+        np.concatenate([part[name] for part in parts]) for name in ("values", "mask", "labels")
+    )
+    seed = config.seed + (run.seed_index or 0)
+    logits = model.fit(
+        x, labels, mask=mask, example_weights=config.fit.example_weights(labels), seed=seed
+    )
+    lengths = mask.sum(axis=1)
+    index = _prefix_indices(model.prefix_lengths, lengths)
+    logits = np.take_along_axis(logits, index[..., None], axis=1)
+    accuracy = float(np.mean(logits[:, -1].argmax(axis=-1) == labels))
+    notes = [f"leave-one-out accuracy of the linear maps: {100 * accuracy:.1f} %"]
+    if model.attention is not None:
+        x, mask, held_labels = (validation.arrays[name] for name in ("values", "mask", "labels"))
+        held_lengths, count = mask.sum(axis=1), len(held_labels)
+        linear = (
+            logits[-count:] if is_held_out else prefix_logits(model, x, mask, model.prefix_lengths)
+        )
+        others = prefix_logits(model.attention, x, mask, model.prefix_lengths)
+        pairs = [*zip(np.moveaxis(linear, 1, 0), np.moveaxis(others, 1, 0), strict=True)][:-1]
+        weights = np.array([_choose_weights(*pair, held_labels) for pair in pairs])
+        model.weights[...] = jnp.asarray(weights, jnp.float32)
+        notes.append(f"weight of the attention at the end of a series: {weights[-1, 1]:.2g}")
+        if weights[:, 1].any():
+            own = weights[_prefix_indices(model.prefix_lengths, held_lengths)]
+            logits = own[..., :1] * linear + own[..., 1:] * others
+            labels, lengths = held_labels, held_lengths
+    threshold = choose_threshold(logits, labels, lengths, model.prefix_lengths)
+    model.threshold[...] = jnp.float32(threshold)
+    rule = decide(logits, lengths, model.prefix_lengths, threshold).values(labels)
+    notes.append(
+        f"a stream decides at a probability of {threshold:.3g}, on average after "
+        f"{100 * rule['earliness']:.0f} % of a held-out series"
+    )
+    return "; ".join(notes)
+
+
+def _prefix_indices(
+    prefix_lengths: Sequence[int], lengths: NDArray[np.integer]
+) -> NDArray[np.integer]:
+    """Index [N, P + 1] of the linear map after each prefix length, and at the end of a series."""
+    ends = np.minimum([*prefix_lengths, np.iinfo(np.int32).max], lengths[:, None])
+    return np.searchsorted(prefix_lengths, ends).clip(max=len(prefix_lengths) - 1)
+
+
+def _choose_weights(
+    linear: NDArray, others: NDArray, labels: NDArray[np.integer]
+) -> NDArray[np.float64]:
+    """Weights of the linear map and the attention: (1, 0) unless the attention helps."""
+    weights = fit_weights(np.stack([linear, others]), labels)
+    combined = weights[0] * linear + weights[1] * others
+    gain = cross_entropy(linear, labels) - cross_entropy(combined, labels)
+    if weights[1] and len(gain) > 1 and gain.mean() > gain.std(ddof=1) / np.sqrt(len(gain)):
+        return weights
+    return np.array([1.0, 0.0])
+
+
+def prefix_logits(
+    model: Any, x: NDArray, mask: NDArray[np.bool_], prefix_lengths: Sequence[int]
+) -> NDArray[np.float32]:
+    """Logits [N, P + 1, K] after each prefix length, and at the end of the series."""
+    count = np.cumsum(mask, axis=1)
+    ends = [*prefix_lengths, x.shape[1]]
+    return np.stack([_logits(model, x, mask & (count <= end)) for end in ends], axis=1)
+
+
+def accuracy_by_fraction(
+    model: Any, x: NDArray, mask: NDArray[np.bool_], labels: NDArray[np.integer]
+) -> list[dict[str, float]]:
+    """Table of the accuracy after fractions of the observations of each series."""
+    count, lengths, rows = np.cumsum(mask, axis=1), mask.sum(axis=1), []
+    for fraction in FRACTIONS:
+        end = np.ceil(fraction * lengths).astype(int)
+        logits = _logits(model, x, mask & (count <= end[:, None]))
+        accuracy = float(np.mean(logits.argmax(axis=-1) == labels))
+        rows.append({"fraction": fraction, "observations": float(end.mean()), "accuracy": accuracy})
+    return rows
+
+
+def early_values(run: Run, batches: data.BucketBatches) -> dict[str, Any]:
+    """Values of a report on early answers: accuracy by fraction of the series, decision rule."""
+    model, arrays = run.model, batches.arrays
+    x, mask, labels = arrays["values"], arrays["mask"], arrays["labels"]
+    values: dict[str, Any] = {
+        "accuracy_by_fraction": accuracy_by_fraction(model, x, mask, labels),
+        "state_bytes": inference.state_bytes(
+            model.init_state(1, max_length=run.data_spec.max_length)
+        ),
+    }
+    if isinstance(model, models.MiniRocketClassifier) and float(model.threshold[...]) <= 1:
+        threshold = float(model.threshold[...])
+        logits = prefix_logits(model, x, mask, model.prefix_lengths)
+        rule = decide(logits, mask.sum(axis=1), model.prefix_lengths, threshold).values(labels)
+        values |= {"decision_threshold": round(threshold, 4)}
+        values |= {f"decision_{name}": value for name, value in rule.items()}
+    return values
+
+
+def _logits(model: Any, x: NDArray, mask: NDArray[np.bool_]) -> NDArray[np.float32]:
+    """Logits [N, K] of series in blocks of equal shape."""
+    parts = nnx.split(model)
+    height = max(1, min(len(x), MAX_BLOCK_NUMBERS // max(int(np.prod(x.shape[1:])), 1), 256))
+    blocks = []
+    for first in range(0, len(x), height):
+        rows = np.minimum(np.arange(first, first + height), len(x) - 1)
+        blocks.append(np.asarray(_call(*parts, x[rows], mask[rows]))[: len(x) - first])
+    return np.concatenate(blocks)
+
+
+@partial(jax.jit, static_argnums=0)  # compiled once for many runs
+def _call(graphdef: nnx.GraphDef[Any], variables: Any, x: Array, mask: Array) -> Array:
+    logits: Array = nnx.merge(graphdef, variables)(x, mask=mask)
+    return logits

@@ -1,0 +1,133 @@
+"""Linear maps on MiniRocket features: fitted prefix by prefix, and streamed with attention."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from flax_linattn import inference, models
+from flax_linattn.models.closed_form import fit_ridge, fit_weights
+from tests.contract.tolerances import assert_close
+from tests.nn.cases import call
+
+NUM_CLASSES, LENGTH = 3, 24
+
+
+def waves(count, seed):
+    """Series [N, T, 2] whose frequency is the class, and lengths from 12 to T."""
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, NUM_CLASSES, count)
+    time = np.arange(LENGTH) + rng.uniform(0, 9, size=(count, 1))
+    x = np.sin((0.4 + 0.4 * labels[:, None]) * time)[..., None]
+    x = np.concatenate([x, rng.normal(size=x.shape)], axis=-1) + 0.3 * rng.normal(size=x.shape)
+    lengths = rng.integers(12, LENGTH + 1, count)
+    lengths[0] = LENGTH
+    return x.astype(np.float32), labels, np.arange(LENGTH) < lengths[:, None]
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    model = models.MiniRocketClassifier(
+        2, NUM_CLASSES, LENGTH, num_features=168, num_prefixes=3, rngs=nnx.Rngs(0)
+    )
+    x, labels, mask = waves(40, 0)
+    return model, model.fit(x, labels, mask=mask, seed=2)
+
+
+def test_each_prefix_has_the_ridge_of_its_features(fitted):
+    model, held_out = fitted
+    assert model.prefix_lengths == (8, 16, 24)
+    assert held_out.shape == (40, 3, NUM_CLASSES)
+    x, labels, mask = waves(40, 0)
+    for place, length in enumerate(model.prefix_lengths):
+        features = np.asarray(call(model.features, x[:, :length], mask=mask[:, :length]))
+        scale = np.where(features.std(axis=0) > 0, features.std(axis=0), 1)
+        fit = fit_ridge(features / scale, labels, NUM_CLASSES)
+        (weight,) = fit_weights(fit.held_out_scores[None], labels)
+        want = weight * (features / scale @ fit.kernel + fit.bias)
+        assert_close(held_out[:, place], weight * fit.held_out_scores, "float32")
+        got = call(model, x[:, :length], mask=mask[:, :length])
+        at_length = mask[:, :length].sum(axis=1) > (0, *model.prefix_lengths)[place]
+        assert at_length.sum() > 5
+        np.testing.assert_allclose(got[at_length], want[at_length], atol=1e-4)
+
+
+def test_it_generalizes_and_its_held_out_accuracy_says_so(fitted):
+    model, held_out = fitted
+    labels = waves(40, 0)[1]
+    expected = np.mean(held_out.argmax(axis=-1) == labels[:, None], axis=0)
+    x, labels, mask = waves(300, 1)
+    accuracy = np.mean(call(model, x, mask=mask).argmax(axis=-1) == labels)
+    assert accuracy > 0.9 and abs(accuracy - expected[-1]) < 0.1
+
+
+def test_streams_of_a_fitted_model_are_its_calls(fitted):
+    model, _ = fitted
+    x, _, mask = waves(5, 3)
+    stream = inference.Stream(model, batch_size=5)
+    for t in range(LENGTH):
+        logits = stream.step(x[:, t], mask=mask[:, t])
+        lengths = mask[:, : t + 1].sum(axis=1)
+        ended = lengths < t + 1
+        assert_close(
+            np.asarray(logits)[~ended],
+            np.asarray(call(model, x[:, : t + 1], mask=mask[:, : t + 1]))[~ended],
+            "float32",
+        )
+
+
+def test_longer_series_use_the_last_map_and_short_ones_need_no_nine_observations(fitted):
+    model, _ = fitted
+    x = np.concatenate([waves(4, 4)[0]] * 2, axis=1)
+    assert np.isfinite(call(model, x)).all()
+    short = models.MiniRocketClassifier(2, 2, 3, num_features=84, rngs=nnx.Rngs(0))
+    assert short.prefix_lengths == (1, 2, 3)
+    labels = np.arange(12) % 2
+    x = np.random.default_rng(0).normal(size=(12, 3, 2)) + 3 * labels[:, None, None]
+    held_out = short.fit(x, labels)
+    assert np.mean(held_out[:, -1].argmax(axis=-1) == labels) > 0.8
+    assert np.mean(call(short, x.astype(np.float32)).argmax(axis=-1) == labels) > 0.8
+
+
+def test_rare_classes_count_by_their_weights():
+    model = models.MiniRocketClassifier(
+        2, 2, LENGTH, num_features=84, num_prefixes=1, rngs=nnx.Rngs(0)
+    )
+    x, labels, mask = waves(60, 5)
+    rare = (labels == 2) & (np.cumsum(labels == 2) <= 4)
+    chosen = (labels != 2) | rare
+    x, labels, mask = x[chosen], rare[chosen].astype(int), mask[chosen]
+    x = x + np.random.default_rng(0).normal(size=x.shape).astype(np.float32)
+    recalls = []
+    for weights in (None, np.where(labels == 1, 10.0, 1.0)):
+        held_out = model.fit(x, labels, mask=mask, example_weights=weights)[:, 0]
+        recalls.append(np.mean(held_out[labels == 1, 1] - held_out[labels == 1, 0]))
+    assert recalls[1] > recalls[0]
+
+
+def test_the_attention_of_other_channels_or_classes_is_refused():
+    attention = models.SequenceClassifier(2, 4, features=8, num_heads=2, rngs=nnx.Rngs(0))
+    with pytest.raises(ValueError, match="expected attention of 2 channels and 3 classes"):
+        models.MiniRocketClassifier(2, 3, LENGTH, attention=attention, rngs=nnx.Rngs(0))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"series": np.zeros((3, 20, 5))}, r"expected series \[N, T, 2\]"),
+        ({"labels": [0, 1]}, "expected an integer label for each"),
+        ({"labels": [0, 1, 3]}, "expected labels from 0 to 2, got labels from 0 to 3"),
+        ({"labels": [0.0, 1.0, 2.0]}, "expected an integer label"),
+        ({"series": np.full((3, 20, 2), np.nan)}, "finite"),
+        (
+            {"mask": np.zeros((3, 20), bool)},
+            "expected an observation in each series",
+        ),
+    ],
+)
+def test_series_that_cannot_be_fitted(change, message):
+    model = models.MiniRocketClassifier(2, 3, 20, num_features=84, rngs=nnx.Rngs(0))
+    given = {"series": np.zeros((3, 20, 2)), "labels": [0, 1, 2], "mask": None} | change
+    with pytest.raises(ValueError, match=message):
+        model.fit(given["series"], given["labels"], mask=given["mask"])
+    assert not jnp.any(model.kernel[...])
