@@ -29,7 +29,7 @@ MECHANISM = "aaren"
 
 @dataclass(frozen=True)
 class Size:
-    """What is run."""
+    """Data sets, numbers of seeds and the time limit."""
 
     data_sets: tuple[str, ...] = DATA_SETS
     seeds: int = 3

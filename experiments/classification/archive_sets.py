@@ -73,7 +73,7 @@ def find_files(folder: Path | None) -> tuple[dict[str, dict[str, Any]], dict[str
     Args:
         folder: the folder of real data, or None.
     """
-    found, missing = dict[str, dict[str, Any]](), dict[str, str]()
+    available, missing = dict[str, dict[str, Any]](), dict[str, str]()
     of_aeon = aeon_folder()
     for name in DATA_SETS:
         if name not in IN_AEON:
@@ -88,8 +88,8 @@ def find_files(folder: Path | None) -> tuple[dict[str, dict[str, Any]], dict[str
             if not (train.is_file() and test.is_file()):
                 options, missing[name] = None, f"this version of aeon has no file {train.name}"
         if options is not None:
-            found[name] = options
-    return found, missing
+            available[name] = options
+    return available, missing
 
 
 def prepare(files: Mapping[str, Any]) -> Prepared:

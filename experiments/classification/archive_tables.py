@@ -113,8 +113,8 @@ def early_table(rows: Rows) -> str:
     by_kind = {kind: collect_values(rows, f"decision_{kind}", methods) for kind in kinds}
 
     def cell(method: str, name: str) -> str:
-        found = [_percents(by_kind[kind][method].get(name, [])) for kind in kinds]
-        return " / ".join(f"{statistics.mean(each):.1f}" for each in found) if found[0] else "-"
+        values = [_percents(by_kind[kind][method].get(name, [])) for kind in kinds]
+        return " / ".join(f"{statistics.mean(each):.1f}" for each in values) if values[0] else "-"
 
     lines = [
         [name, *(cell(method, name) for method in methods)]

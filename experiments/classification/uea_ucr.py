@@ -17,7 +17,7 @@ import math
 import statistics
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
@@ -34,7 +34,7 @@ from experiments.statements import Judge, Statement
 from experiments.tables.table import DATA_FOLDER, data_folder
 from experiments.verdicts import FAILS, HOLDS, OPEN, Rule, Verdict, Word, combine
 from flax_linattn.bench import Journal, provenance
-from flax_linattn.bench.journal import write_json
+from flax_linattn.bench.journal import lock_results, write_json
 
 STATED = "2026-11-29T11:45:00+00:00"
 """Before any row was stored; a trial had shown baselines on three of the ten sets."""
@@ -68,11 +68,11 @@ def measure(
         What was not computed, with the reason.
     """
     made = origin()
-    found, missing = find_files(data_folder())
+    files, missing = find_files(data_folder())
     missing = {name: missing[name] for name in size.data_sets if name in missing}
     for data_set in size.data_sets:
         for name, method in METHODS.items():
-            if data_set not in found or data_set not in method.data_sets:
+            if data_set not in files or data_set not in method.data_sets:
                 continue
             if methods not in name or data_sets not in data_set:
                 missing["others"] = "--methods or --data-sets excludes them"
@@ -86,7 +86,7 @@ def measure(
                     missing["other seeds"] = "--seeds excludes them"
                     continue
                 key = {"data_set": data_set, "method": name, "seed": seed}
-                job = partial(method.classify, found[data_set], seed, size.time_limit)
+                job = partial(method.classify, files[data_set], seed, size.time_limit)
                 journal.row(key, partial(timed, job, made))
     return missing
 
@@ -120,7 +120,7 @@ class ArchiveExperiment(Measured):
         return f"{DATA_FOLDER}=FOLDER {super().command(scale)}"
 
     def flags(self) -> Flags:
-        """Which rows to compute."""
+        """The flags that restrict which rows are computed."""
         return {
             "--methods": {"default": "", "help": "only methods that contain this text"},
             "--data-sets": {"default": "", "help": "only data sets that contain this text"},
@@ -144,8 +144,9 @@ class ArchiveExperiment(Measured):
     ) -> None:
         """Computes the rows that are missing, and reports what could not be computed."""
         stored = self.stored(scale, output)
-        if stored.is_file():
-            write_json(stored, json.loads(stored.read_text()) | {"finished": False})
+        with lock_results(stored):
+            if stored.is_file() and (results := json.loads(stored.read_text())).get("finished"):
+                write_json(stored, results | {"finished": False})
         head = self.head(scale, self.command(scale))
         journal = Journal(stored, head, progress=progress)
         missing = measure(self.sizes[scale], journal, methods, data_sets, seeds)
@@ -157,15 +158,18 @@ class ArchiveExperiment(Measured):
     def render(self, scale: str, output: Path) -> str:
         """Writes page and figure; the head names the commits of the rows."""
         stored = self.stored(scale, output)
-        results = json.loads(stored.read_text())
-        made = [row["made"] for row in results["rows"]]
-        dates = sorted({each["commit_date"] for each in made if each["commit_date"]})
-        results |= {
-            "commit": ", ".join(dict.fromkeys(each["commit"] for each in made)),
-            "commit_date": dates[0] if dates else None,
-            "cores": min(each["cores"] for each in made),
-        }
-        write_json(stored, {k: results[k] for k in (*sorted(results.keys() - {"rows"}), "rows")})
+        with lock_results(stored):
+            results = json.loads(stored.read_text())
+            made = [row["made"] for row in results["rows"]]
+            dates = sorted({each["commit_date"] for each in made if each["commit_date"]})
+            results |= {
+                "commit": ", ".join(dict.fromkeys(each["commit"] for each in made)),
+                "commit_date": dates[0] if dates else None,
+                "cores": min(each["cores"] for each in made),
+            }
+            write_json(
+                stored, {k: results[k] for k in (*sorted(results.keys() - {"rows"}), "rows")}
+            )
         return super().render(scale, output)
 
 
@@ -173,21 +177,27 @@ def judge_accuracy(by_set: Mapping[str, float]) -> Word:
     """The word on a classifier, by its differences from MiniRocket."""
     if len(by_set) < 2:
         return Word(OPEN, AS_ACCURATE)
-    mean = statistics.mean(by_set.values())
-    error = statistics.stdev(by_set.values()) / math.sqrt(len(by_set))
+    mean, error = statistics.mean(by_set.values()), standard_error([*by_set.values()])
     return Word(HOLDS if mean >= -error else FAILS, AS_ACCURATE)
 
 
-def as_accurate(method: str) -> Judge:
+def standard_error(numbers: Sequence[float]) -> float:
+    """Standard error of a mean; NaN of a single number."""
+    if len(numbers) < 2:
+        return math.nan
+    return statistics.stdev(numbers) / math.sqrt(len(numbers))
+
+
+def judge_against_minirocket(method: str) -> Judge:
     """The verdict on a method, against MiniRocket over data sets."""
 
     def judge(rows: Rows) -> Verdict:
         by_set = differences(collect_values(rows, "test_accuracy"), method, MINIROCKET)
         percents = {name: 100 * value for name, value in by_set.items()}
-        error = statistics.stdev(percents.values()) / math.sqrt(len(percents))
         each = ", ".join(f"{name} {value:+.1f}" for name, value in percents.items())
         lost = sum(value < 0 for value in percents.values())
-        ours = f"{statistics.mean(percents.values()):+.2f} points, standard error {error:.2f}, "
+        ours = f"{statistics.mean(percents.values()):+.2f} points, standard error "
+        ours += f"{standard_error([*percents.values()]):.2f}, "
         ours += f"95 % interval {text(interval([*percents.values()]), 2)} over {len(percents)} "
         ours += f"data sets; {lost} lost: {each}"
         return Verdict(judge_accuracy(by_set), ours)
@@ -195,7 +205,7 @@ def as_accurate(method: str) -> Judge:
     return judge
 
 
-def ahead_of_ridge(method: str) -> Judge:
+def judge_against_ridge(method: str) -> Judge:
     """The verdict on a method, against the ridge on each data set."""
 
     def judge(rows: Rows) -> Verdict:
@@ -214,8 +224,8 @@ STATEMENTS = tuple(
     Statement("ours", f"{name.removeprefix('ours, ')}: {says}", judge(name))
     for name in OURS
     for says, judge in (
-        ("as accurate as MiniRocket", as_accurate),
-        ("ahead of the ridge on each data set", ahead_of_ridge),
+        ("as accurate as MiniRocket", judge_against_minirocket),
+        ("ahead of the ridge on each data set", judge_against_ridge),
     )
 )
 

@@ -72,12 +72,13 @@ def test_the_lstm_ignores_padding():
         ([-1, -2, -1.5], FAILS, HOLDS),
         ([9, -6, 0], HOLDS, IN_PART),
         ([1, -5], HOLDS, OPEN),
+        ([1], OPEN, HOLDS),
     ],
 )
 def test_ours_is_judged_over_data_sets(gains, accurate, ahead):
     found = rows(gains)
-    assert uea_ucr.as_accurate(methods.DEFAULT)(found).word == accurate
-    assert uea_ucr.ahead_of_ridge(methods.DEFAULT)(found).word == ahead
+    assert uea_ucr.judge_against_minirocket(methods.DEFAULT)(found).word == accurate
+    assert uea_ucr.judge_against_ridge(methods.DEFAULT)(found).word == ahead
     page = "\n".join(statements_table(uea_ucr.STATEMENTS, found, {"date": "2026-11-30"}))
     assert page.count(f"**{NOT_RUN}**") == 4 and "before the rules" not in page
 
