@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
@@ -10,7 +11,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from flax_linattn import data
+from flax_linattn import data, models
 from flax_linattn.data.labels import in_order
 from flax_linattn.estimators.base import Estimator, make_config, make_seed
 from flax_linattn.estimators.sequences import check_features, read_labels, read_sequences
@@ -24,10 +25,12 @@ from flax_linattn.tasks.train import fit_data
 class Classifier(Estimator):
     """Classifies time series: ``fit(X, y)``, then ``predict`` or ``predict_proba``.
 
-    Model and training are the same as in ``flax-linattn train classify``: attention over a causal
-    convolution of the steps, the mean over time, and a linear head. A stratified fraction of the
-    data selects the epoch and ends training. Channels are standardized by the training data, and
-    missing values (NaN) interpolated over time.
+    Model and training are the same as in ``flax-linattn train classify``: linear maps in closed
+    form on MiniRocket features, and an attention classifier, which is added where it lowers the
+    loss of a held-out, stratified fraction of the data. ``options={"model": "attention"}`` trains
+    the attention classifier alone. Channels are standardized by the training data, and missing
+    values (NaN) interpolated over time. A warning says if the classifier is no better on held-out
+    data than the most frequent class.
 
     X is an array [N, T, C], an array or data frame [N, T] of one channel, a list of [T_i, C] of
     unequal lengths, or a data frame of rows [C] whose MultiIndex holds the sequence and, last, the
@@ -35,8 +38,8 @@ class Classifier(Estimator):
 
     Args:
         mechanism: Attention mechanism, a name of ``ops.list_mechanisms``.
-        epochs: Maximum number of passes over the data.
-        patience: Passes without improvement after which training stops.
+        epochs: Maximum number of passes over the data. Default: that of the command.
+        patience: Passes without improvement after which training of the attention stops.
         batch_size: Sequences of a training step.
         learning_rate: Learning rate of RAdam.
         validation_fraction: Fraction of the sequences that selects the parameters.
@@ -69,7 +72,7 @@ class Classifier(Estimator):
         self,
         *,
         mechanism: str = "aaren",
-        epochs: int = 100,
+        epochs: int | None = None,
         patience: int = 10,
         batch_size: int = 16,
         learning_rate: float = 1e-3,
@@ -137,6 +140,7 @@ class Classifier(Estimator):
         # There is no test part: the second data set only determines the maximum length.
         source = SeriesSource(dataset, dataset, config)
         run = fit_data(task, config, source, self.run, init_run=init)
+        _warn_if_useless(run, source.validation)
         self.run_ = run._replace(data=None)
         self.classes_, self._order = classes, index
         self.is_table_ = given.is_table
@@ -196,4 +200,20 @@ class Classifier(Estimator):
             classifier_tags=ClassifierTags(),
             input_tags=inputs,
             target_tags=targets,
+        )
+
+
+def _warn_if_useless(run: Run, held_out: data.TimeSeriesDataset) -> None:
+    """Warns if a run is no better on held-out sequences than their most frequent class."""
+    if isinstance(run.model, models.MiniRocketClassifier):  # it is fitted to them, too
+        accuracy = float(run.model.held_out_accuracy[...])
+    else:
+        accuracy = np.mean(predict_proba(run, held_out).argmax(axis=1) == held_out.labels)
+    constant = np.bincount(held_out.labels).max() / held_out.num_examples
+    if accuracy <= constant:
+        warnings.warn(
+            f"the classifier predicts {100 * accuracy:.0f} % of held-out sequences correctly, the "
+            f"most frequent class {100 * constant:.0f} %; pass more sequences, or channels that "
+            "distinguish the classes.",
+            stacklevel=3,
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -128,12 +128,13 @@ def trace_step(
             y, new = prefill_chunk(model, x, None, zero_output(model, x, before), before)
         return y, jax.tree.leaves(new)
 
-    closed = jax.make_jaxpr(step)(x, [leaf for _, leaf in paths])
-    inputs = [_value(var) for var in closed.jaxpr.invars]
-    flattener = _Flattener()
-    outputs = flattener.call(closed.jaxpr, [_constant(c) for c in closed.consts], inputs)
+    leaves = [leaf for _, leaf in paths]
+    inputs, outputs, equations = _flatten(step, x, leaves)
+    if any(equation.primitive == "scan" for equation in equations):
+        with jax.disable_jit():  # loops of a fixed length are unrolled
+            inputs, outputs, equations = _flatten(step, x, leaves)
     return StepProgram(
-        _remove_unused(flattener.equations, outputs),
+        equations,
         inputs[0],
         dict(zip(names, inputs[1:], strict=True)),
         outputs[0],
@@ -150,6 +151,17 @@ def export_error(what: str, language: str) -> OptionError:
         "format",
         "mechanism",
     )
+
+
+def _flatten(
+    function: Callable[..., Any], *arguments: Any
+) -> tuple[list[Value], list[Value], tuple[Equation, ...]]:
+    """Traces a function, and returns its inputs, outputs and flat equations."""
+    closed = jax.make_jaxpr(function)(*arguments)
+    inputs = [_value(var) for var in closed.jaxpr.invars]
+    flattener = _Flattener()
+    outputs = flattener.call(closed.jaxpr, [_constant(c) for c in closed.consts], inputs)
+    return inputs, outputs, _remove_unused(flattener.equations, outputs)
 
 
 class _Flattener:

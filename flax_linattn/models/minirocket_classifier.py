@@ -79,6 +79,8 @@ class MiniRocketClassifier(SequenceModel):
         kernel: Linear maps float32 [P, F, classes].
         bias: Biases float32 [P, classes].
         weights: Weights of the logits of a linear map and of the attention, float32 [P, 2].
+        held_out_accuracy: Leave-one-out accuracy of the linear maps at the end of the training
+            series, float32 []; 0 before ``fit``.
         threshold: Probability of the most likely class at which a stream decides, float32 [];
             above 1 if it never does.
 
@@ -145,6 +147,7 @@ class MiniRocketClassifier(SequenceModel):
         self.kernel = FittedVariable(jnp.zeros(shape, jnp.float32))
         self.bias = FittedVariable(jnp.zeros((len(lengths), self.num_classes), jnp.float32))
         self.weights = FittedVariable(jnp.tile(jnp.array([1.0, 0.0]), (len(lengths), 1)))
+        self.held_out_accuracy = FittedVariable(jnp.zeros((), jnp.float32))
         self.threshold = FittedVariable(jnp.full((), 2.0, jnp.float32))
 
     def fit(
@@ -198,7 +201,11 @@ class MiniRocketClassifier(SequenceModel):
             held_out.append(weight * fit.held_out_scores)
         self.kernel[...] = jnp.asarray(np.stack(kernels), jnp.float32)
         self.bias[...] = jnp.asarray(np.stack(biases), jnp.float32)
-        return np.stack(held_out, axis=1).astype(np.float32)
+        logits = np.stack(held_out, axis=1).astype(np.float32)
+        last = np.asarray(self._prefix_index(jnp.asarray(count[:, -1])))
+        hits = logits[np.arange(len(y)), last].argmax(axis=-1) == y
+        self.held_out_accuracy[...] = jnp.float32(hits.mean())
+        return logits
 
     @property
     def observation_shape(self) -> tuple[int, ...]:

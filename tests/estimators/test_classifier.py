@@ -121,3 +121,11 @@ def test_numbers_as_classes_missing_values_and_seeds():
     np.testing.assert_array_equal(probas[0], probas[1])
     assert not np.allclose(probas[0], probas[2])
     assert fits[0].score(X, y) > 0.8 and fits[0].predict(X).dtype == y.dtype
+
+
+@pytest.mark.parametrize("model", ["minirocket", "attention"])
+def test_a_classifier_of_noise_warns(model):
+    X, y = np.random.default_rng(0).normal(size=(40, 12, 1)), np.arange(40) % 2
+    y = np.where(np.arange(40) < 30, 0, y)
+    with no_training(), pytest.warns(UserWarning, match="the most frequent class 8. %"):
+        Classifier(random_state=0, options={"model": model}).fit(X, y)

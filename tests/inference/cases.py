@@ -23,7 +23,10 @@ STREAMING = [
 """Every mechanism that streams; quick are one with a constant state and one with a cache."""
 
 
-def make_classifier(mechanism: str, **options: Any) -> models.SequenceClassifier:
+def make_classifier(mechanism: str, **options: Any) -> Any:
+    """A classifier of that mechanism; "minirocket" has linear maps, too."""
+    if mechanism == "minirocket":
+        return minirocket_classifier()
     return models.SequenceClassifier(
         CHANNELS,
         4,
@@ -34,6 +37,19 @@ def make_classifier(mechanism: str, **options: Any) -> models.SequenceClassifier
         rngs=nnx.Rngs(0),
         **options,
     )
+
+
+def minirocket_classifier() -> models.MiniRocketClassifier:
+    """MiniRocket features and attention, fitted to the frequencies of waves."""
+    model = models.MiniRocketClassifier(
+        CHANNELS, 4, 40, num_features=84, num_prefixes=2, attention=make_classifier("aaren"),
+        rngs=nnx.Rngs(0),
+    )  # fmt: skip
+    labels = np.arange(24) % 4
+    x = np.random.default_rng(0).normal(size=(24, 40, CHANNELS)).cumsum(axis=1)
+    model.fit(np.sin(x * (1 + labels[:, None, None])), labels)
+    model.weights[...] = np.float32([[0.5, 1], [1, 0.5]])
+    return model
 
 
 classifier = functools.cache(make_classifier)

@@ -11,7 +11,7 @@ from flax import nnx
 from flax_linattn import models
 from tests.inference.cases import CHANNELS
 
-QUICK = ("aaren", "gated_delta")
+QUICK = ("aaren", "gated_delta", "minirocket")
 CONSTANT = [
     pytest.param(name, marks=() if name in QUICK else pytest.mark.slow)
     for name in (
@@ -20,7 +20,7 @@ CONSTANT = [
         "performer", "rfa", "softmax:window=4", "softmax:window=4,sinks=2",
     )
 ]  # fmt: skip
-"""Every mechanism whose state has constant size."""
+"""Every mechanism whose state has constant size, and features whose loops are unrolled."""
 
 
 def observations(length: int) -> np.ndarray:

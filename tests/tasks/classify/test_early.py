@@ -60,6 +60,9 @@ def test_attention_gets_a_weight_only_where_it_helps():
     linear = truth + rng.normal(size=(60, 3))
     assert early._choose_weights(linear, rng.normal(size=(60, 3)), labels).tolist() == [1, 0]
     helped = early._choose_weights(linear, 2 * truth + rng.normal(size=(60, 3)), labels)
-    assert (helped > 0).all()
+    assert helped[0] == 0.5 and helped[1] > 0
+    # Right as often as chance, however small the weight.
+    wrong = early._choose_weights(linear, np.roll(truth, 1, axis=1), labels)
+    assert wrong.tolist() == [1, 0]
     # One example has no standard error.
     assert early._choose_weights(linear[:1], truth[:1], labels[:1]).tolist() == [1, 0]
