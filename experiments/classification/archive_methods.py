@@ -23,7 +23,13 @@ from flax_linattn.tasks.classify import ClassifyTask
 RIDGE, MINIROCKET, LSTM = "ridge", "MiniRocket", "LSTM"
 TEASER, NON_MYOPIC = "TEASER", "non-myopic"
 LINEAR, DEFAULT, ATTENTION = "ours, closed form", "ours, default", "ours, attention"
-OURS = (LINEAR, DEFAULT, ATTENTION)
+FIRST_DEFAULT = "ours, first default"
+"""The default of commit ef61f6bc, which fitted two weights. Its stored rows are kept: they were
+computed before the default changed, for which the test accuracy on Japanese Vowels was a reason.
+"""
+CHANGED_FOR = ("JapaneseVowels",)
+"""Data sets whose test accuracy was a reason to change the default."""
+OURS = (LINEAR, FIRST_DEFAULT, DEFAULT, ATTENTION)
 MECHANISM = "aaren"
 
 
@@ -151,4 +157,8 @@ METHODS = {
         "two sequences per cluster in half of the training sequences, which ArrowHead lacks",
     ),
 }
-CLASSIFIERS = tuple(name for name in METHODS if name not in (TEASER, NON_MYOPIC))
+CLASSIFIERS = (
+    *(RIDGE, "1-NN Euclidean", "1-NN DTW", MINIROCKET, "Hydra+MultiRocket", LSTM),
+    *OURS,
+)
+"""Methods that read whole series, in the order of the tables."""

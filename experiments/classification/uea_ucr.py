@@ -24,7 +24,16 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from experiments.classification.archive_methods import METHODS, MINIROCKET, OURS, RIDGE, Size
+from experiments.classification.archive_methods import (
+    CHANGED_FOR,
+    DEFAULT,
+    FIRST_DEFAULT,
+    METHODS,
+    MINIROCKET,
+    OURS,
+    RIDGE,
+    Size,
+)
 from experiments.classification.archive_sets import find_files
 from experiments.classification.archive_tables import collect_values, differences, plot, table
 from experiments.experiment import Flags
@@ -32,7 +41,7 @@ from experiments.intervals import interval, text
 from experiments.measured import Measured, Rows, commit_date
 from experiments.statements import Judge, Statement
 from experiments.tables.table import DATA_FOLDER, data_folder
-from experiments.verdicts import FAILS, HOLDS, OPEN, Rule, Verdict, Word, combine
+from experiments.verdicts import FAILS, HOLDS, OPEN, NotMeasuredError, Rule, Verdict, Word, combine
 from flax_linattn.bench import Journal, provenance
 from flax_linattn.bench.journal import lock_results, write_json
 
@@ -67,6 +76,8 @@ def measure(
     Returns:
         What was not computed, with the reason.
     """
+    for row in (row for row in stored_rows(journal.path) if row["method"] == FIRST_DEFAULT):
+        journal.row({k: row[k] for k in ("data_set", "method", "seed")}, partial(dict, row))
     made = origin()
     files, missing = find_files(data_folder())
     missing = {name: missing[name] for name in size.data_sets if name in missing}
@@ -89,6 +100,11 @@ def measure(
                 job = partial(method.classify, files[data_set], seed, size.time_limit)
                 journal.row(key, partial(timed, job, made))
     return missing
+
+
+def stored_rows(path: Path) -> list[dict[str, Any]]:
+    """The rows of a file; none if there is no file."""
+    return list(json.loads(path.read_text())["rows"]) if path.is_file() else []
 
 
 def timed(job: Callable[[], dict[str, Any]], made: dict[str, Any]) -> dict[str, Any]:
@@ -189,10 +205,18 @@ def standard_error(numbers: Sequence[float]) -> float:
 
 
 def judge_against_minirocket(method: str) -> Judge:
-    """The verdict on a method, against MiniRocket over data sets."""
+    """The verdict on a method, against MiniRocket over data sets.
+
+    The verdict on the default leaves out the data sets whose test accuracy was a reason to change
+    it: they are no test of the default any more.
+    """
 
     def judge(rows: Rows) -> Verdict:
         by_set = differences(collect_values(rows, "test_accuracy"), method, MINIROCKET)
+        if method == DEFAULT:
+            by_set = {name: each for name, each in by_set.items() if name not in CHANGED_FOR}
+        if not by_set:
+            raise NotMeasuredError(f"{method} on other data sets than {', '.join(CHANGED_FOR)}")
         percents = {name: 100 * value for name, value in by_set.items()}
         each = ", ".join(f"{name} {value:+.1f}" for name, value in percents.items())
         lost = sum(value < 0 for value in percents.values())

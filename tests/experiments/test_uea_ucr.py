@@ -80,7 +80,16 @@ def test_ours_is_judged_over_data_sets(gains, accurate, ahead):
     assert uea_ucr.judge_against_minirocket(methods.DEFAULT)(found).word == accurate
     assert uea_ucr.judge_against_ridge(methods.DEFAULT)(found).word == ahead
     page = "\n".join(statements_table(uea_ucr.STATEMENTS, found, {"date": "2026-11-30"}))
-    assert page.count(f"**{NOT_RUN}**") == 4 and "before the rules" not in page
+    assert page.count(f"**{NOT_RUN}**") == 6 and "before the rules" not in page
+
+
+def test_a_data_set_that_changed_the_default_is_left_out_of_its_verdict():
+    found = rows(range(len(DATA_SETS)))
+    (changed,) = methods.CHANGED_FOR
+    judged = uea_ucr.judge_against_minirocket(methods.DEFAULT)(found)
+    assert f"over {len(DATA_SETS) - 1} data sets" in judged.ours and changed not in judged.ours
+    only = [row for row in found if row["data_set"] == changed]
+    assert uea_ucr.STATEMENTS[4].verdict(only).word == NOT_RUN
 
 
 def test_tables_and_panels_show_what_is_known():
@@ -103,6 +112,8 @@ def test_rows_are_computed_once_and_kept(embedded_alone, tmp_path, capsys):
     path = tmp_path / "uea_ucr.json"
     stored = json.loads(path.read_text())
     assert {"commit", "date", "jax", "numpy", "aeon"} <= stored["rows"][0]["made"].keys()
+    first = {**stored["rows"][0], "method": methods.FIRST_DEFAULT}
+    stored["rows"].append(first)
     path.write_text(json.dumps(stored | {"finished": True}))
     uea_ucr.EXPERIMENT.main(arguments)
     assert "done before" in capsys.readouterr().err
