@@ -134,7 +134,7 @@ def select_values(values: Mapping[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in values.items() if k in names or k.startswith(prefixes)}
 
 
-_EXPENSIVE = f"more than 10 minutes of a core on {LARGE}"
+_EXPENSIVE = "an estimated 10 minutes of a core or more"
 _NOT_LARGE = tuple(name for name in DATA_SETS if name != LARGE)
 METHODS = {
     RIDGE: Method(partial(baseline, RIDGE), random=False),

@@ -219,7 +219,7 @@ def judge_against_minirocket(method: str) -> Judge:
             raise NotMeasuredError(f"{method} on other data sets than {', '.join(CHANGED_FOR)}")
         percents = {name: 100 * value for name, value in by_set.items()}
         each = ", ".join(f"{name} {value:+.1f}" for name, value in percents.items())
-        lost = sum(value < 0 for value in percents.values())
+        lost = sum(value < -1e-9 for value in percents.values())
         ours = f"{statistics.mean(percents.values()):+.2f} points, standard error "
         ours += f"{standard_error([*percents.values()]):.2f}, "
         ours += f"95 % interval {text(interval([*percents.values()]), 2)} over {len(percents)} "
@@ -235,7 +235,7 @@ def judge_against_ridge(method: str) -> Judge:
     def judge(rows: Rows) -> Verdict:
         by_set = differences(collect_values(rows, "test_accuracy"), method, RIDGE)
         words = [
-            Word(HOLDS if value > 0 else FAILS if value < 0 else OPEN, AHEAD)
+            Word(HOLDS if value > 1e-9 else FAILS if value < -1e-9 else OPEN, AHEAD)
             for value in by_set.values()
         ]
         each = ", ".join(f"{name} {100 * value:+.1f}" for name, value in by_set.items())
