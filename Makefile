@@ -29,12 +29,15 @@ help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /|/' \
 		| awk -F'|' '{ printf "make %-11s %s\n", $$1, $$2 }'
 
-demo: $(VENV)/.base  ## train Aaren on Japanese Vowels, evaluate it, and stream one sequence
+# Training prints the tables of the evaluation, too.
+demo: $(VENV)/.base  ## train a classifier with Aaren on Japanese Vowels, stream one sequence, and evaluate
 	test -e $(RUN)/test.json || $(COMMAND) train classify --mechanism aaren --epochs 30 \
-		--run $(RUN) $(if $(wildcard $(RUN)/checkpoints),--resume)
-	$(COMMAND) evaluate $(RUN)
+		--run $(RUN) $(if $(wildcard $(RUN)/checkpoints),--resume) >/dev/null
 	$(COMMAND) stream $(RUN) --sequence 157 --figure $(RUN)/stream.png
-	@echo "Next: activate the environment by '. $(BIN)/activate', then read docs/quickstart.md or 'flax-linattn --help'."
+	$(COMMAND) evaluate $(RUN)
+	@echo "Next: activate the environment by '. $(BIN)/activate', and classify your own series by"
+	@echo "  flax-linattn train classify --train-file My_TRAIN.ts --test-file My_TEST.ts"
+	@echo "or read docs/quickstart.md."
 
 accelerator:  ## run all checks and measurements on a GPU or TPU; continues after an interruption
 	@extra=$$($(PYTHON) experiments/accelerator/machine.py) \

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import jax
@@ -412,6 +413,7 @@ def _is_unpadded(index: int) -> NDArray[np.int32]:
     return ((np.arange(NUM_KERNELS) + index) % 2).astype(np.int32)
 
 
+@partial(jax.jit, static_argnums=(1, 2))  # one program instead of a dozen
 def _sample_channels(key: Array, shape: tuple[int, ...], num_channels: int) -> Array:
     """Samples subsets of channels, int32 [*shape, M].
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -17,7 +18,12 @@ from flax_linattn.checks import OptionError, check_integers
 from flax_linattn.models.classifier import SequenceClassifier
 from flax_linattn.models.closed_form import fit_ridge, fit_weights
 from flax_linattn.models.fitted_variable import FittedVariable
-from flax_linattn.models.minirocket import KERNEL_SIZE, MiniRocketFeatures, MiniRocketState
+from flax_linattn.models.minirocket import (
+    KERNEL_SIZE,
+    NUM_KERNELS,
+    MiniRocketFeatures,
+    MiniRocketState,
+)
 from flax_linattn.models.perceiver import PerceiverReader
 from flax_linattn.models.sequence_model import SequenceModel
 from flax_linattn.nn.call import Call
@@ -188,10 +194,9 @@ class MiniRocketClassifier(SequenceModel):
             seed=seed,
         )
         nnx.update(self.features, nnx.state(fitted))
-        count = np.cumsum(valid, axis=1)
+        lengths = valid.sum(axis=1)
         kernels, biases, held_out = [], [], []
-        for length in self.prefix_lengths:
-            features = _compute_features(self.features, x, valid & (count <= length))
+        for features in _iterate_features(self.features, x, lengths, self.prefix_lengths):
             scale = features.std(axis=0)
             scale = np.where(scale > 0, scale, 1)
             fit = fit_ridge(features / scale, y, self.num_classes, held_in)
@@ -202,7 +207,7 @@ class MiniRocketClassifier(SequenceModel):
         self.kernel[...] = jnp.asarray(np.stack(kernels), jnp.float32)
         self.bias[...] = jnp.asarray(np.stack(biases), jnp.float32)
         logits = np.stack(held_out, axis=1).astype(np.float32)
-        last = np.asarray(self._prefix_index(jnp.asarray(count[:, -1])))
+        last = np.asarray(self._prefix_index(jnp.asarray(lengths)))
         hits = logits[np.arange(len(y)), last].argmax(axis=-1) == y
         self.held_out_accuracy[...] = jnp.float32(hits.mean())
         return logits
@@ -326,7 +331,9 @@ class MiniRocketClassifier(SequenceModel):
                 f"expected an observation in each series, got none in series {empty.argmax()}; "
                 "remove it."
             )
-        return np.where(valid[..., None], x, 0), valid, y.astype(np.int64)
+        order = np.argsort(~valid, axis=1, kind="stable")  # valid observations come first
+        x = np.take_along_axis(np.where(valid[..., None], x, 0), order[..., None], axis=1)
+        return x, np.take_along_axis(valid, order, axis=1), y.astype(np.int64)
 
 
 def _check_attention(attention: Any, num_channels: int, num_classes: int) -> None:
@@ -342,21 +349,40 @@ def _check_attention(attention: Any, num_channels: int, num_classes: int) -> Non
         )
 
 
-def _compute_features(
-    model: MiniRocketFeatures, x: NDArray[np.float32], mask: NDArray[np.bool_]
-) -> NDArray[np.float32]:
-    """Computes features [N, F] of series in blocks of equal shape, with one compiled program."""
+def _iterate_features(
+    model: MiniRocketFeatures,
+    x: NDArray[np.float32],
+    lengths: NDArray[np.integer],
+    prefix_lengths: Sequence[int],
+) -> Iterator[NDArray[np.float32]]:
+    """Yields the features [N, F] of series [N, T, C] after each prefix length.
+
+    Blocks of series have states, which continue from prefix to prefix, and a program has equal
+    shapes for all of them.
+    """
     parts = nnx.split(model)
-    height = MAX_BLOCK_NUMBERS // (x.shape[1] * 84 or 1)
+    begins, ends = (0, *prefix_lengths[:-1]), prefix_lengths
+    width = int(np.max(np.subtract(ends, begins)))
+    height = MAX_BLOCK_NUMBERS // (NUM_KERNELS * width)
     height = max(1, min(height, MAX_BLOCK_ROWS, len(x)))
-    blocks = []
-    for first in range(0, len(x), height):
-        rows = np.minimum(np.arange(first, first + height), len(x) - 1)
-        blocks.append(np.asarray(_call(*parts, x[rows], mask[rows]))[: len(x) - first])
-    return np.concatenate(blocks)
+    blocks = [
+        np.minimum(np.arange(first, first + height), len(x) - 1)
+        for first in range(0, len(x), height)
+    ]
+    states: list[Any] = [model.init_state(height) for _ in blocks]
+    x = np.pad(x, ((0, 0), (0, width), (0, 0)))
+    for begin, end in zip(begins, ends, strict=True):
+        steps, features = np.arange(begin, begin + width), []
+        for index, rows in enumerate(blocks):
+            mask = (steps < end) & (steps < lengths[rows, None])
+            y, states[index] = _call(*parts, x[rows, begin : begin + width], mask, states[index])
+            features.append(np.asarray(y))
+        yield np.concatenate(features)[: len(x)]
 
 
 @partial(jax.jit, static_argnums=0)
-def _call(graphdef: nnx.GraphDef[Any], variables: Any, x: Array, mask: Array) -> Array:
-    features: Array = nnx.merge(graphdef, variables)(x, mask=mask)
-    return features
+def _call(
+    graphdef: nnx.GraphDef[Any], variables: Any, x: Array, mask: Array, state: MiniRocketState
+) -> tuple[Array, MiniRocketState]:
+    model: MiniRocketFeatures = nnx.merge(graphdef, variables)
+    return model(x, mask=mask, state=state, return_state=True)

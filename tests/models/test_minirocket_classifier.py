@@ -7,7 +7,7 @@ from flax import nnx
 
 from flax_linattn import inference, models
 from flax_linattn.models.closed_form import fit_ridge, fit_weights
-from tests.contract.tolerances import assert_close
+from tests.contract.tolerances import assert_close, assert_same_bits
 from tests.nn.cases import call
 
 NUM_CLASSES, LENGTH = 3, 24
@@ -50,6 +50,19 @@ def test_each_prefix_has_the_ridge_of_its_features(fitted):
         at_length = mask[:, :length].sum(axis=1) > (0, *model.prefix_lengths)[place]
         assert at_length.sum() > 5
         np.testing.assert_allclose(got[at_length], want[at_length], atol=1e-4)
+
+
+def test_padding_may_stand_anywhere(fitted):
+    model, held_out = fitted
+    x, labels, mask = waves(40, 0)
+    again = models.MiniRocketClassifier(**model.options, rngs=nnx.Rngs(1))
+    gaps = np.zeros((40, 2 * LENGTH, 2), np.float32)
+    gaps[:, 1::2] = x
+    moved = again.fit(
+        gaps, labels, mask=np.repeat(mask, 2, axis=1) & (np.arange(48) % 2 > 0), seed=2
+    )
+    assert_same_bits(moved, held_out)
+    assert_same_bits(nnx.state(again), nnx.state(model))
 
 
 def test_it_generalizes_and_its_held_out_accuracy_says_so(fitted):

@@ -664,7 +664,7 @@ def test_a_run_becomes_c_and_onnx(task, case, run_dir, lines, tmp_path, capsys):
     path = path.with_suffix(".onnx")
     args = [*args[:3], str(path), "--format", "onnx"]
     assert cli.main(args) == 0 and cli.main([*args, "--again"]) == 0
-    assert "bytes; its state: backbone.position" in capsys.readouterr().err
+    assert "bytes; its state: features.num_observations" in capsys.readouterr().err
     assert cli.main([*args, "--again", "--require-state"]) == 0
 
 
@@ -757,7 +757,7 @@ def test_classes_of_sequences_without_labels(run_dir, tmp_path, capsys):
     assert [row["example"] for row in rows] == [0, 1]
     for number, row in zip((0, 100), rows, strict=True):
         said = succeed(capsys, "stream", str(run_dir), "--sequence", str(number)).splitlines()
-        _, best, *shares = said[-1].split(",")
+        _, best, _, *shares = said[-1].split(",")
         assert row["prediction"] == best
         told = [value for name, value in row.items() if name.startswith("p(")]
         assert told == pytest.approx([*map(float, shares)], abs=1e-4)

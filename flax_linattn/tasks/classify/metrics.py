@@ -164,14 +164,20 @@ def class_metrics(counts: NDArray[np.int64], classes: Sequence[str]) -> list[dic
     return rows
 
 
+def log_probabilities(
+    model: Any, batches: training.BatchSource, compute_logits: LogitsFn
+) -> NDArray[np.float32]:
+    """Logarithms of class probabilities in the order of the examples, float32 [N, classes]."""
+    pairs = _log_probabilities(model, batches, compute_logits)
+    log_p = np.concatenate([part for _, part in pairs])
+    return log_p[np.argsort(batches.order)] if isinstance(batches, ExampleBatches) else log_p
+
+
 def predict_probabilities(
     model: Any, batches: training.BatchSource, compute_logits: LogitsFn
 ) -> NDArray[np.float32]:
     """Class probabilities in the order of the examples, float32 [N, classes]."""
-    pairs = _log_probabilities(model, batches, compute_logits)
-    probabilities = np.exp(np.concatenate([log_p for _, log_p in pairs]))
-    if isinstance(batches, ExampleBatches):
-        probabilities = probabilities[np.argsort(batches.order)]
+    probabilities = np.exp(log_probabilities(model, batches, compute_logits))
     if np.isnan(probabilities).any():
         example = int(np.argwhere(np.isnan(probabilities))[0, 0])
         raise ValueError(

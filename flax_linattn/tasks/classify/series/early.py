@@ -9,6 +9,7 @@ Classification", 2020).
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -22,6 +23,7 @@ from scipy.special import softmax
 
 from flax_linattn import data, inference, models
 from flax_linattn.models.closed_form import cross_entropy, fit_weights
+from flax_linattn.tasks.classify.metrics import log_probabilities
 from flax_linattn.tasks.spec import Run
 from flax_linattn.typing import Array
 
@@ -29,8 +31,6 @@ FRACTIONS = (0.1, 0.25, 0.5, 0.75, 1.0)
 """Fractions of a series after which a report states the accuracy."""
 THRESHOLDS = 1 - np.logspace(-4, np.log10(0.95), 100)
 """Probabilities that a decision rule may have."""
-MAX_BLOCK_NUMBERS = 2**22
-"""Maximum numbers of the observations of a block of series."""
 
 
 class Decisions(NamedTuple):
@@ -125,12 +125,12 @@ def fit_closed_form(run: Run, fitted: data.BucketBatches, validation: data.Bucke
     accuracy = float(model.held_out_accuracy[...])
     notes = [f"leave-one-out accuracy of the linear maps: {100 * accuracy:.1f} %"]
     if model.attention is not None:
-        x, mask, held_labels = (validation.arrays[name] for name in ("values", "mask", "labels"))
-        held_lengths, count = mask.sum(axis=1), len(held_labels)
-        linear = (
-            logits[-count:] if is_held_out else prefix_logits(model, x, mask, model.prefix_lengths)
-        )
-        others = prefix_logits(model.attention, x, mask, model.prefix_lengths)
+        held_labels, prefixes = validation.arrays["labels"], model.prefix_lengths
+        held_lengths = validation.arrays["mask"].sum(axis=1)
+        linear = logits[-len(held_labels) :]
+        if not is_held_out:
+            linear = prefix_logits(model, validation, prefixes)
+        others = prefix_logits(model.attention, validation, prefixes)
         pairs = [*zip(np.moveaxis(linear, 1, 0), np.moveaxis(others, 1, 0), strict=True)][:-1]
         weights = np.array([_choose_weights(*pair, held_labels) for pair in pairs])
         model.weights[...] = jnp.asarray(weights, jnp.float32)
@@ -174,58 +174,82 @@ def _choose_weights(
 
 
 def prefix_logits(
-    model: Any, x: NDArray, mask: NDArray[np.bool_], prefix_lengths: Sequence[int]
+    model: Any, batches: data.BucketBatches, prefix_lengths: Sequence[int]
 ) -> NDArray[np.float32]:
-    """Logits [N, P + 1, K] after each prefix length, and at the end of the series."""
+    """Log-probabilities [N, P + 1, K] after each prefix length, and at the end of the series."""
+    mask = batches.arrays["mask"]
     count = np.cumsum(mask, axis=1)
-    ends = [*prefix_lengths, x.shape[1]]
-    return np.stack([_logits(model, x, mask & (count <= end)) for end in ends], axis=1)
+    ends = [*prefix_lengths, mask.shape[1]]
+    return np.stack([_cut_logits(model, batches, count <= end) for end in ends], axis=1)
 
 
-def accuracy_by_fraction(
-    model: Any, x: NDArray, mask: NDArray[np.bool_], labels: NDArray[np.integer]
-) -> list[dict[str, float]]:
+def accuracy_by_fraction(model: Any, batches: data.BucketBatches) -> list[dict[str, float]]:
     """Table of the accuracy after fractions of the observations of each series."""
-    count, lengths, rows = np.cumsum(mask, axis=1), mask.sum(axis=1), []
+    mask, rows = batches.arrays["mask"], []
+    count, lengths = np.cumsum(mask, axis=1), mask.sum(axis=1)
     for fraction in FRACTIONS:
         end = np.ceil(fraction * lengths).astype(int)
-        logits = _logits(model, x, mask & (count <= end[:, None]))
-        accuracy = float(np.mean(logits.argmax(axis=-1) == labels))
+        logits = _cut_logits(model, batches, count <= end[:, None])
+        accuracy = float(np.mean(logits.argmax(axis=-1) == batches.arrays["labels"]))
         rows.append({"fraction": fraction, "observations": float(end.mean()), "accuracy": accuracy})
     return rows
 
 
 def early_values(run: Run, batches: data.BucketBatches) -> dict[str, Any]:
     """Values of a report on early answers: accuracy by fraction of the series, decision rule."""
-    model, arrays = run.model, batches.arrays
-    x, mask, labels = arrays["values"], arrays["mask"], arrays["labels"]
+    model, lengths = run.model, batches.arrays["mask"].sum(axis=1)
+    state = model.init_state(1, max_length=run.data_spec.max_length)
     values: dict[str, Any] = {
-        "accuracy_by_fraction": accuracy_by_fraction(model, x, mask, labels),
-        "state_bytes": inference.state_bytes(
-            model.init_state(1, max_length=run.data_spec.max_length)
-        ),
+        "accuracy_by_fraction": accuracy_by_fraction(model, batches),
+        "state_bytes": inference.state_bytes(state),
     }
-    if isinstance(model, models.MiniRocketClassifier) and float(model.threshold[...]) <= 1:
+    if isinstance(model, models.MiniRocketClassifier) and model.threshold[...] <= 1:
         threshold = float(model.threshold[...])
-        logits = prefix_logits(model, x, mask, model.prefix_lengths)
-        rule = decide(logits, mask.sum(axis=1), model.prefix_lengths, threshold).values(labels)
-        values |= {"decision_threshold": round(threshold, 4)}
+        logits = prefix_logits(model, batches, model.prefix_lengths)
+        decisions = decide(logits, lengths, model.prefix_lengths, threshold)
+        values["decision_threshold"] = round(threshold, 4)
+        rule = decisions.values(batches.arrays["labels"])
         values |= {f"decision_{name}": value for name, value in rule.items()}
     return values
 
 
-def _logits(model: Any, x: NDArray, mask: NDArray[np.bool_]) -> NDArray[np.float32]:
-    """Logits [N, K] of series in blocks of equal shape."""
-    parts = nnx.split(model)
-    height = max(1, min(len(x), MAX_BLOCK_NUMBERS // max(int(np.prod(x.shape[1:])), 1), 256))
-    blocks = []
-    for first in range(0, len(x), height):
-        rows = np.minimum(np.arange(first, first + height), len(x) - 1)
-        blocks.append(np.asarray(_call(*parts, x[rows], mask[rows]))[: len(x) - first])
-    return np.concatenate(blocks)
+def stream_error(
+    model: models.MiniRocketClassifier, batches: data.BucketBatches
+) -> dict[str, float | int]:
+    """Compares the stream with calls on whole series, cut to each prefix length.
+
+    Calls that return every step are no comparison, because they compute features step by step.
+    """
+    prefixes, mask = model.prefix_lengths, batches.arrays["mask"]
+    parallel = np.exp(prefix_logits(model, batches, prefixes))
+    ends = np.minimum([*prefixes, mask.shape[1]], mask.sum(axis=1)[:, None])
+    steps = np.argmax(np.cumsum(mask, axis=1)[:, None] >= ends[..., None], axis=-1)
+    parts, order, first, max_error = nnx.split(model), batches.order, 0, 0.0
+    for index in range(len(batches)):
+        batch = batches.batch(index)
+        y = np.asarray(_unroll(*parts, batch["values"], batch["mask"]))[batch["weight"] > 0]
+        rows = order[first : first + len(y)]
+        first += len(y)
+        streamed = np.take_along_axis(y, steps[rows][..., None], axis=1)
+        max_error = float(np.maximum(max_error, np.abs(streamed - parallel[rows]).max()))
+    return {"stream_max_error": max_error, "stream_steps": int(steps.size)}
+
+
+def _cut_logits(
+    model: Any, batches: data.BucketBatches, mask: NDArray[np.bool_]
+) -> NDArray[np.float32]:
+    """Log-probabilities [N, K] of series whose other observations [N, T] are cut off."""
+    cut = copy.copy(batches)
+    cut.arrays = batches.arrays | {"mask": batches.arrays["mask"] & mask}
+    return log_probabilities(model, cut, compute_logits)
+
+
+def compute_logits(model: Any, batch: dict[str, Array], dropout_key: Array | None) -> Array:
+    """Computes the logits of a batch of padded series, float [B, classes]."""
+    logits: Array = model(batch["values"], mask=batch["mask"], dropout_key=dropout_key)
+    return logits
 
 
 @partial(jax.jit, static_argnums=0)  # compiled once for many runs
-def _call(graphdef: nnx.GraphDef[Any], variables: Any, x: Array, mask: Array) -> Array:
-    logits: Array = nnx.merge(graphdef, variables)(x, mask=mask)
-    return logits
+def _unroll(graphdef: nnx.GraphDef[Any], variables: Any, x: Array, mask: Array) -> Array:
+    return jax.nn.softmax(inference.unroll(nnx.merge(graphdef, variables), x, mask))

@@ -32,7 +32,12 @@ from flax_linattn.tasks.classify.series.data import (
     load_train,
     make_batches,
 )
-from flax_linattn.tasks.classify.series.early import early_values, fit_closed_form
+from flax_linattn.tasks.classify.series.early import (
+    compute_logits,
+    early_values,
+    fit_closed_form,
+    stream_error,
+)
 from flax_linattn.tasks.classify.series.options import ClassifyConfig, minirocket, tslib
 from flax_linattn.tasks.classify.series.stream import ClassifyStream, ClassifyStreamOptions
 from flax_linattn.tasks.options import mechanism_name
@@ -142,11 +147,7 @@ class ClassifyTask(LabelTask[ClassifyConfig, ClassifySpec]):
             rngs=rngs,
         )
 
-    @staticmethod
-    def compute_logits(model: Any, batch: dict[str, Array], dropout_key: Array | None) -> Array:
-        """Computes the logits of a batch of padded sequences."""
-        logits: Array = model(batch["values"], mask=batch["mask"], dropout_key=dropout_key)
-        return logits
+    compute_logits = staticmethod(compute_logits)
 
     def begin(
         self,
@@ -205,7 +206,10 @@ class ClassifyTask(LabelTask[ClassifyConfig, ClassifySpec]):
         )
 
     def stream_error(self, run: Run, batches: training.BatchSource) -> dict[str, Any]:
-        """Compares class probabilities over all steps of all sequences."""
+        """Compares class probabilities over all steps of all sequences, or at prefix lengths."""
+        assert isinstance(batches, data.BucketBatches)
+        if isinstance(run.model, models.MiniRocketClassifier):
+            return stream_error(run.model, batches)
         errors = partial(_stream_errors, *nnx.split(run.model))
         max_error, steps = 0.0, 0
         for index in range(len(batches)):
@@ -245,7 +249,7 @@ def predict_proba(run: Run, dataset: data.TimeSeriesDataset) -> NDArray[np.float
     Raises:
         ValueError: If the number of channels differs, or a sequence is too long for the model.
     """
-    return predict_probabilities(run.model, _unlabeled(run, dataset), ClassifyTask.compute_logits)
+    return predict_probabilities(run.model, _unlabeled(run, dataset), compute_logits)
 
 
 def _unlabeled(run: Run, dataset: data.TimeSeriesDataset) -> data.BucketBatches:
@@ -257,7 +261,7 @@ def _unlabeled(run: Run, dataset: data.TimeSeriesDataset) -> data.BucketBatches:
 
 def _attention_logits(model: Any, batch: dict[str, Array], dropout_key: Array | None) -> Array:
     attention = model.attention if isinstance(model, models.MiniRocketClassifier) else model
-    return ClassifyTask.compute_logits(attention, batch, dropout_key)
+    return compute_logits(attention, batch, dropout_key)
 
 
 @partial(jax.jit, static_argnums=0)  # compiled once for many runs
@@ -266,10 +270,4 @@ def _stream_errors(graphdef: nnx.GraphDef[Any], variables: Any, batch: dict[str,
     x, mask = batch["values"], batch["mask"]
     parallel = jax.nn.softmax(model(x, mask=mask, every_step=True))
     streamed = jax.nn.softmax(inference.unroll(model, x, mask))
-    errors = jnp.where(mask[:, :, None], jnp.abs(parallel - streamed), 0.0)
-    # A call on the whole sequence may use another form than one for every step.
-    whole = jax.nn.softmax(model(x, mask=mask))
-    last = mask.shape[1] - 1 - jnp.argmax(mask[:, ::-1], axis=1)
-    at_end = jnp.take_along_axis(streamed, last[:, None, None], axis=1)[:, 0]
-    at_end = jnp.where(jnp.any(mask, axis=1)[:, None], jnp.abs(whole - at_end), 0.0)
-    return jnp.maximum(jnp.max(errors), jnp.max(at_end))
+    return jnp.where(mask[:, :, None], jnp.abs(parallel - streamed), 0.0)
