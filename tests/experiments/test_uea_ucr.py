@@ -99,6 +99,7 @@ def test_tables_and_panels_show_what_is_known():
     assert "| won / equal / lost against MiniRocket | 0 / 0 / 3 | - | 1 / 1 / 1 |" in page
     assert "| ACSF1 | 80.0 / 40.0 / 68.6 |" in page and "| ACSF1 | 0.300; 2.0 |" in page
     assert "| ACSF1 | 2 | 2 | 2 | 4 | 0.25 | 50.0 |" in page
+    assert "to be computed, by the same command: 7 of 10 of ridge" in page
     pytest.importorskip("matplotlib")
     panels = archive_tables.plot(found).axes
     assert len(panels) == 10 and len(panels[0].lines) == 3 and len(panels[9].lines) == 0
