@@ -59,10 +59,10 @@ class MiniRocketClassifier(SequenceModel):
     Linear maps from :class:`MiniRocketFeatures` to class scores are fitted in closed form: ridge
     regression to targets 1 and -1, as the authors of MiniRocket use it on small data. A feature of
     the first n observations has another distribution than of the whole series, so there is a map
-    for each of several prefix lengths, fitted to the training series cut to that length. After n
-    observations the map of the smallest prefix length that is not below n is used. Logits are a
-    weighted sum of the scores and of the logarithms of the class frequencies; the weights minimize
-    the cross-entropy of the leave-one-out scores.
+    for each of several prefix lengths, fitted to the training series cut to that length. Between
+    two prefix lengths the logits of their maps are interpolated linearly. Logits are a weighted sum
+    of the scores and of the logarithms of the class frequencies; the weights minimize the
+    cross-entropy of the leave-one-out scores.
 
     The logits of an attention classifier may be added. It is trained by gradients on its own,
     because the linear maps fit the training series almost perfectly; ``weights`` are set afterwards
@@ -178,8 +178,8 @@ class MiniRocketClassifier(SequenceModel):
             seed: Seed of the features.
 
         Returns:
-            Logits float32 [N, prefixes, classes] of each series after each prefix length, by linear
-            maps that are fitted to the other series (leave-one-out).
+            Logits float32 [N, prefixes, classes] of each series after each prefix length, or at its
+            end if it is shorter, by linear maps that are fitted to the others (leave-one-out).
 
         Raises:
             ValueError: If the shapes do not match, there are fewer than two series, series are
@@ -215,7 +215,7 @@ class MiniRocketClassifier(SequenceModel):
         self.kernel[...] = jnp.asarray(np.stack(kernels), jnp.float32)
         self.bias[...] = jnp.asarray(np.stack(biases), jnp.float32)
         logits = np.stack(held_out, axis=1).astype(np.float32)
-        last = np.asarray(self._prefix_index(jnp.asarray(lengths)))
+        last = np.searchsorted(self.prefix_lengths[:-1], lengths)
         hits = logits[np.arange(len(y)), last].argmax(axis=-1) == y
         self.held_out_accuracy[...] = jnp.float32(hits.mean())
         return logits
@@ -249,13 +249,18 @@ class MiniRocketClassifier(SequenceModel):
         """Computes the logits of the linear maps from features of the observations so far."""
         logits = jnp.einsum("bf,pfk->bpk", features, self.kernel[...].astype(features.dtype))
         logits = logits + self.bias[...].astype(logits.dtype)
-        index = self._prefix_index(num_observations)
-        return jnp.take_along_axis(logits, index[:, None, None], axis=1)[:, 0]
+        return jnp.einsum("bp,bpk->bk", self._coefficients(num_observations, logits.dtype), logits)
 
-    def _prefix_index(self, num_observations: Int[Array, "..."]) -> Int[Array, "..."]:
-        """Index of the smallest prefix length that is not below a number of observations."""
-        lengths = jnp.asarray(self.prefix_lengths[:-1], jnp.int32)
-        return jnp.sum(num_observations[..., None] > lengths, axis=-1)
+    def _coefficients(self, num_observations: Int[Array, "..."], dtype: Any) -> Array:
+        """Coefficients [..., P] of a linear interpolation between the two nearest prefix lengths.
+
+        The next longer map alone would be bad just after a prefix length: features of kernels that
+        are as long as the series so far change abruptly.
+        """
+        lengths = np.asarray(self.prefix_lengths, dtype)
+        beyond = num_observations[..., None].astype(dtype) - lengths[:-1]
+        place = jnp.sum(jnp.clip(beyond / np.diff(lengths), 0, 1), axis=-1, keepdims=True)
+        return jnp.maximum(1 - jnp.abs(place - np.arange(len(lengths), dtype=dtype)), 0)
 
     def _map(
         self, x: Array, call: Call, *, every_step: bool = False
@@ -302,7 +307,8 @@ class MiniRocketClassifier(SequenceModel):
         return logits, MiniRocketClassifierState(after, added)
 
     def _combine(self, logits: Array, others: Array, num_observations: Array) -> Array:
-        weights = self.weights[...].astype(logits.dtype)[self._prefix_index(num_observations)]
+        weights = self._coefficients(num_observations, logits.dtype)
+        weights = weights @ self.weights[...].astype(logits.dtype)
         return weights[..., :1] * logits + weights[..., 1:] * others.astype(logits.dtype)
 
     def _check_packs(self) -> None:

@@ -50,8 +50,8 @@ def test_each_prefix_has_the_ridge_of_its_features(fitted):
         expected = weight * fit.held_out_scores + of_prior * prior
         np.testing.assert_allclose(held_out[:, place], expected, rtol=1e-4, atol=1e-4)
         got = call(model, x[:, :length], mask=mask[:, :length])
-        at_length = mask[:, :length].sum(axis=1) > (0, *model.prefix_lengths)[place]
-        assert at_length.sum() > 5
+        at_length = mask[:, :length].sum(axis=1) == length
+        assert at_length.sum() > 0
         np.testing.assert_allclose(got[at_length], want[at_length], atol=1e-4)
 
 
@@ -90,6 +90,21 @@ def test_streams_of_a_fitted_model_are_its_calls(fitted):
             np.asarray(call(model, x[:, : t + 1], mask=mask[:, : t + 1]))[~ended],
             "float32",
         )
+
+
+def test_logits_between_prefix_lengths_are_interpolated(fitted):
+    model, _ = fitted
+    x = waves(4, 7)[0]
+    for length, coefficients in {
+        3: (1, 0, 0),
+        8: (1, 0, 0),
+        10: (0.75, 0.25, 0),
+        18: (0, 0.75, 0.25),
+    }.items():
+        features = np.asarray(call(model.features, x[:, :length]))
+        maps = np.einsum("bf,pfk->bpk", features, model.kernel[...]) + model.bias[...]
+        want = np.einsum("p,bpk->bk", np.array(coefficients), maps)
+        np.testing.assert_allclose(call(model, x[:, :length]), want, atol=1e-4)
 
 
 def test_longer_series_use_the_last_map_and_short_ones_need_no_nine_observations(fitted):

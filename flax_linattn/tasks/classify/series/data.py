@@ -51,7 +51,7 @@ class ClassifySpec(LabelSpec):
     lengths: tuple[int, ...]
     standardizer: data.Standardizer
     checksum: Mapping[str, str]
-    series_length: int = omit_if_empty(0)
+    series_length: int = omit_if_empty(0, compare=False)
     scale_fields: ClassVar[tuple[str, ...]] = ("standardizer",)
     free_fields: ClassVar[tuple[str, ...]] = ("dataset", "lengths", "checksum", "series_length")
 

@@ -156,7 +156,11 @@ def fit_closed_form(run: Run, fitted: data.BucketBatches, validation: data.Bucke
 def _prefix_indices(
     prefix_lengths: Sequence[int], lengths: NDArray[np.integer]
 ) -> NDArray[np.integer]:
-    """Index [N, P + 1] of the linear map after each prefix length, and at the end of a series."""
+    """Index [N, P + 1] of the linear map after each prefix length, and at the end of a series.
+
+    At the end of a shorter series it is the map of the next prefix length, whose leave-one-out
+    logits are of all its observations.
+    """
     ends = np.minimum([*prefix_lengths, np.iinfo(np.int32).max], lengths[:, None])
     return np.searchsorted(prefix_lengths, ends).clip(max=len(prefix_lengths) - 1)
 

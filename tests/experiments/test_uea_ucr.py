@@ -1,0 +1,121 @@
+"""Classifiers on the UEA and UCR archives: files, decisions, verdicts, and rows that are kept."""
+
+import json
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from experiments.classification import archive_methods as methods
+from experiments.classification import archive_sets, archive_tables, uea_ucr
+from experiments.classification.archive_sets import DATA_SETS, IN_AEON, LARGE, Part, Prepared
+from experiments.classification.baseline_classifiers import decision_values
+from experiments.classification.lstm import LSTMClassifier
+from experiments.statements import statements_table
+from experiments.tables.table import DATA_FOLDER
+from experiments.verdicts import FAILS, HOLDS, IN_PART, NOT_RUN, OPEN
+
+STEPS = [0.1, 0.5, 1.0]
+
+
+@pytest.fixture
+def embedded_alone(monkeypatch):
+    """No data but those of the package, and no aeon."""
+    monkeypatch.delenv(DATA_FOLDER, raising=False)
+    monkeypatch.setattr(archive_sets, "aeon_folder", lambda: None)
+
+
+def rows(gains):
+    """Rows of MiniRocket at 90 %, a ridge at 85 %, and ours with these gains, in points."""
+    made = {"commit": "abc", "commit_date": "2026-11-30T00:00:00+00:00", "cores": 1}
+    found = []
+    for name, gain in zip(DATA_SETS, gains, strict=False):
+        accuracies = {"MiniRocket": 90, "ridge": 85, methods.DEFAULT: 90 + gain}
+        for method, accuracy in accuracies.items():
+            row = {"data_set": name, "method": method, "seed": 0, "cpu_seconds": 2.0}
+            found.append({**row, "test_accuracy": accuracy / 100, "made": made})
+        found[-1] |= {"test_loss": 0.3, "test_calibration_error": 0.02, "state_bytes": 4000}
+        found[-1] |= {"attention_weight": 0.25, "attention_accuracy": 0.5}
+        curve = [{"fraction": f, "observations": 9.0, "accuracy": f} for f in STEPS]
+        found[-1] |= {"accuracy_by_fraction": curve, "decision_accuracy": 0.8}
+        found[-1] |= {"decision_earliness": 0.4, "decision_harmonic_mean": 0.686}
+    return found
+
+
+def test_missing_data_sets_have_a_reason(embedded_alone):
+    found, missing = archive_sets.find_files(None)
+    assert found == {"JapaneseVowels": {}} and {*missing} == {*DATA_SETS} - {*found}
+    assert all("pip install" in missing[name] for name in IN_AEON)
+    assert DATA_FOLDER in missing[LARGE]
+
+
+def test_decisions_count_no_padding():
+    mask = np.arange(4) < np.array([[4], [2]])
+    part = Part(np.zeros((2, 4, 1)), mask, np.array([0, 1]))
+    found = decision_values(np.array([0, 0]), np.array([1, 3]), Prepared(part, part, 2))
+    want = {"accuracy": 0.5, "earliness": 0.625, "harmonic_mean": 3 / 7}
+    assert found == pytest.approx({f"decision_{name}": value for name, value in want.items()})
+
+
+def test_the_lstm_ignores_padding():
+    model = LSTMClassifier(2, 3, rngs=nnx.Rngs(0))
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(1, 6, 2)), jnp.float32)
+    padded = model(x, mask=jnp.arange(6)[None] < 4)
+    np.testing.assert_allclose(padded, model(x[:, :4], mask=jnp.ones((1, 4), bool)), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("gains", "accurate", "ahead"),
+    [
+        ([0, 1, -1, 0], HOLDS, HOLDS),
+        ([-1, -2, -1.5], FAILS, HOLDS),
+        ([9, -6, 0], HOLDS, IN_PART),
+        ([1, -5], HOLDS, OPEN),
+        ([1], OPEN, HOLDS),
+    ],
+)
+def test_ours_is_judged_over_data_sets(gains, accurate, ahead):
+    found = rows(gains)
+    assert uea_ucr.judge_against_minirocket(methods.DEFAULT)(found).word == accurate
+    assert uea_ucr.judge_against_ridge(methods.DEFAULT)(found).word == ahead
+    page = "\n".join(statements_table(uea_ucr.STATEMENTS, found, {"date": "2026-11-30"}))
+    assert page.count(f"**{NOT_RUN}**") == 6 and "before the rules" not in page
+
+
+def test_a_data_set_that_changed_the_default_is_left_out_of_its_verdict():
+    found = rows(range(len(DATA_SETS)))
+    (changed,) = methods.CHANGED_FOR
+    judged = uea_ucr.judge_against_minirocket(methods.DEFAULT)(found)
+    assert f"over {len(DATA_SETS) - 1} data sets" in judged.ours and changed not in judged.ours
+    only = [row for row in found if row["data_set"] == changed]
+    assert uea_ucr.STATEMENTS[4].verdict(only).word == NOT_RUN
+
+
+def test_tables_and_panels_show_what_is_known():
+    found = rows([1, -1, 0])
+    page = archive_tables.table(found, methods.Size())
+    assert "| mean rank | 3.0 | 1.5 | 1.5 |" in page
+    assert "| won / equal / lost against MiniRocket | 0 / 0 / 3 | - | 1 / 1 / 1 |" in page
+    assert "| ACSF1 | 80.0 / 40.0 / 68.6 |" in page and "| ACSF1 | 0.300; 2.0 |" in page
+    assert "| ACSF1 | 2 | 2 | 2 | 4 | 0.25 | 50.0 |" in page
+    assert "to be computed, by the same command: 7 of 10 of ridge" in page
+    pytest.importorskip("matplotlib")
+    panels = archive_tables.plot(found).axes
+    assert len(panels) == 10 and len(panels[0].lines) == 3 and len(panels[9].lines) == 0
+
+
+def test_rows_are_computed_once_and_kept(embedded_alone, tmp_path, capsys):
+    arguments = ["--output", str(tmp_path), "--methods", "ridge"]
+    uea_ucr.EXPERIMENT.main(arguments)
+    out, err = capsys.readouterr()
+    assert "| JapaneseVowels | 98" in out and "not computed: ACSF1: aeon is not installed" in err
+    path = tmp_path / "uea_ucr.json"
+    stored = json.loads(path.read_text())
+    assert {"commit", "date", "jax", "numpy", "aeon"} <= stored["rows"][0]["made"].keys()
+    first = {**stored["rows"][0], "method": methods.FIRST_DEFAULT}
+    stored["rows"].append(first)
+    path.write_text(json.dumps(stored | {"finished": True}))
+    uea_ucr.EXPERIMENT.main(arguments)
+    assert "done before" in capsys.readouterr().err
+    assert json.loads(path.read_text())["rows"] == stored["rows"]
