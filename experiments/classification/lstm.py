@@ -10,11 +10,11 @@ from typing import Any
 import jax.numpy as jnp
 import optax
 from flax import nnx
-from flax_linattn.tasks.classify.series.early import accuracy_by_fraction
 
 from experiments.options import run_without_model, task_config
 from flax_linattn import training
 from flax_linattn.tasks.classify.metrics import classifier_values, make_label_loss
+from flax_linattn.tasks.classify.series.early import accuracy_by_fraction
 from flax_linattn.typing import Array
 
 FEATURES = 128
