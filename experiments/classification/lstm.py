@@ -65,9 +65,8 @@ def train_lstm(files: Mapping[str, Any], seed: int, time_limit: float) -> dict[s
             session=training.Session(Path(folder, "run"), progress=False),
         )
     values = classifier_values(model, test, compute_logits, classes)
-    arrays = (test.arrays[name] for name in ("values", "mask", "labels"))
     return {
         **{name: value for name, value in values.items() if name.startswith("test_")},
-        "accuracy_by_fraction": accuracy_by_fraction(model, *arrays),
+        "accuracy_by_fraction": accuracy_by_fraction(model, test),
         "steps": result.steps,
     }

@@ -60,9 +60,10 @@ class MiniRocketClassifier(SequenceModel):
     regression to targets 1 and -1, as the authors of MiniRocket use it on small data. A feature of
     the first n observations has another distribution than of the whole series, so there is a map
     for each of several prefix lengths, fitted to the training series cut to that length. Between
-    two prefix lengths the logits of their maps are interpolated linearly. Logits are a weighted sum
-    of the scores and of the logarithms of the class frequencies; the weights minimize the
-    cross-entropy of the leave-one-out scores.
+    two prefix lengths the logits of their maps are interpolated linearly. If training series have
+    different lengths, the map of the longer prefix is used instead, because it is fitted to series
+    that end in between, too. Logits are a weighted sum of the scores and of the logarithms of the
+    class frequencies; the weights minimize the cross-entropy of the leave-one-out scores.
 
     The logits of an attention classifier may be added. It is trained by gradients on its own,
     because the linear maps fit the training series almost perfectly; ``weights`` are set afterwards
@@ -88,6 +89,7 @@ class MiniRocketClassifier(SequenceModel):
         kernel: Linear maps float32 [P, F, classes].
         bias: Biases float32 [P, classes].
         weights: Weights of the logits of a linear map and of the attention, float32 [P, 2].
+        interpolates: Whether logits are interpolated between prefix lengths, bool [].
         held_out_accuracy: Leave-one-out accuracy of the linear maps at the end of the training
             series, float32 []; 0 before ``fit``.
         threshold: Probability of the most likely class at which a stream decides, float32 [];
@@ -156,6 +158,7 @@ class MiniRocketClassifier(SequenceModel):
         self.kernel = FittedVariable(jnp.zeros(shape, jnp.float32))
         self.bias = FittedVariable(jnp.zeros((len(lengths), self.num_classes), jnp.float32))
         self.weights = FittedVariable(jnp.tile(jnp.array([1.0, 0.0]), (len(lengths), 1)))
+        self.interpolates = FittedVariable(jnp.ones((), bool))
         self.held_out_accuracy = FittedVariable(jnp.zeros((), jnp.float32))
         self.threshold = FittedVariable(jnp.full((), 2.0, jnp.float32))
 
@@ -215,6 +218,7 @@ class MiniRocketClassifier(SequenceModel):
         self.kernel[...] = jnp.asarray(np.stack(kernels), jnp.float32)
         self.bias[...] = jnp.asarray(np.stack(biases), jnp.float32)
         logits = np.stack(held_out, axis=1).astype(np.float32)
+        self.interpolates[...] = jnp.asarray(lengths.min() == lengths.max())
         last = np.searchsorted(self.prefix_lengths[:-1], lengths)
         hits = logits[np.arange(len(y)), last].argmax(axis=-1) == y
         self.held_out_accuracy[...] = jnp.float32(hits.mean())
@@ -252,14 +256,16 @@ class MiniRocketClassifier(SequenceModel):
         return jnp.einsum("bp,bpk->bk", self._coefficients(num_observations, logits.dtype), logits)
 
     def _coefficients(self, num_observations: Int[Array, "..."], dtype: Any) -> Array:
-        """Coefficients [..., P] of a linear interpolation between the two nearest prefix lengths.
+        """Coefficients [..., P] of the maps of the two nearest prefix lengths.
 
-        The next longer map alone would be bad just after a prefix length: features of kernels that
-        are as long as the series so far change abruptly.
+        The map of the longer prefix alone is bad just after a prefix length if all series go on:
+        features of kernels that are as long as the series so far change abruptly.
         """
         lengths = np.asarray(self.prefix_lengths, dtype)
         beyond = num_observations[..., None].astype(dtype) - lengths[:-1]
-        place = jnp.sum(jnp.clip(beyond / np.diff(lengths), 0, 1), axis=-1, keepdims=True)
+        linear = jnp.clip(beyond / np.diff(lengths), 0, 1)
+        steps = jnp.where(self.interpolates[...], linear, (beyond > 0).astype(dtype))
+        place = jnp.sum(steps, axis=-1, keepdims=True)
         return jnp.maximum(1 - jnp.abs(place - np.arange(len(lengths), dtype=dtype)), 0)
 
     def _map(
