@@ -203,10 +203,11 @@ def table(rows: Rows, size: Size) -> str:
                 f"the test accuracy on {' and '.join(CHANGED_FOR)} was a reason for it. Therefore "
                 "the verdict on the default leaves out this data set.",
                 early_table(rows),
-                "Between two prefix lengths the accuracy of ours may be below that at the shorter "
-                "one, as at 75 % of ArrowHead and of ItalyPowerDemand: a linear map is fitted to "
-                "one prefix length, and also reads the features of up to a tenth of the series "
-                "less.",
+                "Linear maps are interpolated between two prefix lengths if all training series "
+                "have one length. Otherwise the map of the longer one is used, and the accuracy "
+                "may be below that at the shorter one. Rows of the default are of commit ff6da136: "
+                "there the map of the longer prefix was always used, and class frequencies had no "
+                "weight of their own.",
                 "Decisions before the end of a series: earliness is the mean fraction of a series "
                 "before the decision, without padding, and the harmonic mean is of accuracy and "
                 f"1 - earliness. TEASER: {NUM_PREFIXES} prefix lengths, "
