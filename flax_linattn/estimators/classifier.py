@@ -140,7 +140,7 @@ class Classifier(Estimator):
         # There is no test part: the second data set only determines the maximum length.
         source = SeriesSource(dataset, dataset, config)
         run = fit_data(task, config, source, self.run, init_run=init)
-        _warn_if_useless(run, source.validation)
+        _warn_if_useless(run, source)
         self.run_ = run._replace(data=None)
         self.classes_, self._order = classes, index
         self.is_table_ = given.is_table
@@ -203,13 +203,17 @@ class Classifier(Estimator):
         )
 
 
-def _warn_if_useless(run: Run, held_out: data.TimeSeriesDataset) -> None:
+def _warn_if_useless(run: Run, source: SeriesSource) -> None:
     """Warns if a run is no better on held-out sequences than their most frequent class."""
-    if isinstance(run.model, models.MiniRocketClassifier):  # it is fitted to them, too
+    labels = source.validation.labels
+    if isinstance(run.model, models.MiniRocketClassifier):
+        if run.model.weights[:, 1].any():  # the accuracy is that of the linear maps alone
+            return
+        labels = np.concatenate([source.fitted.labels, labels])
         accuracy = float(run.model.held_out_accuracy[...])
     else:
-        accuracy = np.mean(predict_proba(run, held_out).argmax(axis=1) == held_out.labels)
-    constant = np.bincount(held_out.labels).max() / held_out.num_examples
+        accuracy = np.mean(predict_proba(run, source.validation).argmax(axis=1) == labels)
+    constant = np.bincount(labels).max() / len(labels)
     if accuracy <= constant:
         warnings.warn(
             f"the classifier predicts {100 * accuracy:.0f} % of held-out sequences correctly, the "

@@ -106,7 +106,10 @@ def fit_weights(logits: NDArray, labels: Labels) -> NDArray[np.float64]:
     rest = 1 / (count + 2) / max(num_classes - 1, 1)
     targets = np.full((count, num_classes), rest)
     targets[np.arange(count), labels] = 1 - rest * (num_classes - 1)
-    scale = max(float(np.std(logits)), np.finfo(np.float64).tiny)
+    spread = logits - logits.mean(axis=-1, keepdims=True)  # what softmax depends on
+    scale = float(np.std(spread))
+    if not scale > np.finfo(np.float32).eps * (1 + float(np.abs(logits).max())):
+        return np.zeros(len(logits))
 
     def loss(weights: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
         log_p = log_softmax(np.tensordot(weights / scale, logits, 1), axis=-1)

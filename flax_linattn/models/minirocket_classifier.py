@@ -32,6 +32,8 @@ from flax_linattn.typing import Array
 
 NUM_FEATURES = 2500
 """Default number of features: as accurate as 10,000 on training data of ten data sets."""
+NO_THRESHOLD = 2.0
+"""Probability that no class reaches, so that a stream never decides."""
 MIN_WEIGHT = 1e-3
 """Minimum weight of the scores of a linear map in the logits."""
 MAX_BLOCK_NUMBERS = 2**26
@@ -66,8 +68,8 @@ class MiniRocketClassifier(SequenceModel):
     class frequencies; the weights minimize the cross-entropy of the leave-one-out scores.
 
     The logits of an attention classifier may be added. It is trained by gradients on its own,
-    because the linear maps fit the training series almost perfectly; ``weights`` are set afterwards
-    on held-out series, and are 1 and 0 before.
+    because the linear maps fit the training series almost perfectly. Before ``fit`` it answers
+    alone, after ``fit`` the linear maps do; ``weights`` may then be set on held-out series.
 
     A call returns logits [B, classes] of the whole series, and with ``every_step`` [B, T, classes]
     after every observation, by a loop over the observations.
@@ -135,7 +137,9 @@ class MiniRocketClassifier(SequenceModel):
         attention: SequenceClassifier | PerceiverReader | None = None,
         rngs: nnx.Rngs,
     ) -> None:
-        check_integers(1, num_classes=num_classes, num_prefixes=num_prefixes)
+        check_integers(
+            1, num_classes=num_classes, num_prefixes=num_prefixes, series_length=series_length
+        )
         self.features = MiniRocketFeatures(
             num_channels,
             max(series_length, KERNEL_SIZE),
@@ -157,10 +161,12 @@ class MiniRocketClassifier(SequenceModel):
         shape = (len(lengths), self.features.num_features, self.num_classes)
         self.kernel = FittedVariable(jnp.zeros(shape, jnp.float32))
         self.bias = FittedVariable(jnp.zeros((len(lengths), self.num_classes), jnp.float32))
-        self.weights = FittedVariable(jnp.tile(jnp.array([1.0, 0.0]), (len(lengths), 1)))
+        # Before fit the linear maps are 0.
+        weights = [1.0, 0.0] if attention is None else [0.0, 1.0]
+        self.weights = FittedVariable(jnp.tile(jnp.array(weights), (len(lengths), 1)))
         self.interpolates = FittedVariable(jnp.ones((), bool))
         self.held_out_accuracy = FittedVariable(jnp.zeros((), jnp.float32))
-        self.threshold = FittedVariable(jnp.full((), 2.0, jnp.float32))
+        self.threshold = FittedVariable(jnp.full((), NO_THRESHOLD, jnp.float32))
 
     def fit(
         self,
@@ -186,10 +192,18 @@ class MiniRocketClassifier(SequenceModel):
 
         Raises:
             ValueError: If the shapes do not match, there are fewer than two series, series are
-                empty or not finite, or a label is out of range.
+                empty, not finite or longer than ``series_length``, or a label or weight is out of
+                range.
         """
         x, valid, y = self._check_fit(series, labels, mask)
-        held_in = None if example_weights is None else np.asarray(example_weights, np.float64)
+        factors = None if example_weights is None else np.asarray(example_weights, np.float64)
+        if factors is not None and (
+            factors.shape != y.shape or not np.isfinite(factors).all() or factors.min() <= 0
+        ):
+            raise ValueError(
+                f"expected positive example_weights of shape {y.shape}, got shape {factors.shape} "
+                "or numbers that are not positive and finite."
+            )
         missing = max(KERNEL_SIZE - int(valid.sum(axis=1).max()), 0)
         fitted = MiniRocketFeatures.fit(
             np.pad(x, ((0, 0), (0, missing), (0, 0))),
@@ -201,13 +215,13 @@ class MiniRocketClassifier(SequenceModel):
         )
         nnx.update(self.features, nnx.state(fitted))
         lengths, k = valid.sum(axis=1), self.num_classes
-        counts = np.bincount(y, held_in, minlength=k)
+        counts = np.bincount(y, factors, minlength=k)
         log_prior = np.log((counts + 1) / (counts + 1).sum())
         kernels, biases, held_out = [], [], []
         for features in _iterate_features(self.features, x, lengths, self.prefix_lengths):
             scale = features.std(axis=0)
             scale = np.where(scale > 0, scale, 1)
-            fit = fit_ridge(features / scale, y, self.num_classes, held_in)
+            fit = fit_ridge(features / scale, y, self.num_classes, factors)
             # Without the prior, a small weight of unhelpful scores would make a uniform guess. A
             # weight of 0 would also lose which class has the highest score.
             scores = np.stack([fit.held_out_scores, np.broadcast_to(log_prior, (len(y), k))])
@@ -218,7 +232,9 @@ class MiniRocketClassifier(SequenceModel):
         self.kernel[...] = jnp.asarray(np.stack(kernels), jnp.float32)
         self.bias[...] = jnp.asarray(np.stack(biases), jnp.float32)
         logits = np.stack(held_out, axis=1).astype(np.float32)
-        self.interpolates[...] = jnp.asarray(lengths.min() == lengths.max())
+        self.interpolates[...] = jnp.asarray(lengths.min() == self.series_length)
+        self.weights[...] = jnp.tile(jnp.array([1.0, 0.0]), (len(kernels), 1))
+        self.threshold[...] = jnp.full((), NO_THRESHOLD, jnp.float32)
         last = np.searchsorted(self.prefix_lengths[:-1], lengths)
         hits = logits[np.arange(len(y)), last].argmax(axis=-1) == y
         self.held_out_accuracy[...] = jnp.float32(hits.mean())
@@ -315,7 +331,9 @@ class MiniRocketClassifier(SequenceModel):
     def _combine(self, logits: Array, others: Array, num_observations: Array) -> Array:
         weights = self._coefficients(num_observations, logits.dtype)
         weights = weights @ self.weights[...].astype(logits.dtype)
-        return weights[..., :1] * logits + weights[..., 1:] * others.astype(logits.dtype)
+        # Attention that overflows has no effect where it is not used.
+        added = jnp.where(weights[..., 1:] > 0, others.astype(logits.dtype), 0)
+        return weights[..., :1] * logits + weights[..., 1:] * added
 
     def _check_packs(self) -> None:
         """Raises a ValueError: packed sequences are not supported."""
@@ -349,7 +367,12 @@ class MiniRocketClassifier(SequenceModel):
         if (empty := ~valid.any(axis=1)).any():
             raise ValueError(
                 f"expected an observation in each series, got none in series {empty.argmax()}; "
-                "remove it."
+                "remove this series."
+            )
+        if (longest := int(valid.sum(axis=1).max())) > self.series_length:
+            raise ValueError(
+                f"expected series of at most series_length={self.series_length} observations, got "
+                f"{longest}; make the model with series_length={longest}."
             )
         order = np.argsort(~valid, axis=1, kind="stable")  # valid observations come first
         x = np.take_along_axis(np.where(valid[..., None], x, 0), order[..., None], axis=1)
@@ -377,8 +400,8 @@ def _iterate_features(
 ) -> Iterator[NDArray[np.float32]]:
     """Yields the features [N, F] of series [N, T, C] after each prefix length.
 
-    Blocks of series have states, which continue from prefix to prefix, and a program has equal
-    shapes for all of them.
+    Blocks of series have states, which continue from prefix to prefix. All blocks have one shape,
+    so that the program is compiled once.
     """
     parts = nnx.split(model)
     begins, ends = (0, *prefix_lengths[:-1]), prefix_lengths
@@ -390,7 +413,8 @@ def _iterate_features(
         for first in range(0, len(x), height)
     ]
     states: list[Any] = [model.init_state(height) for _ in blocks]
-    x = np.pad(x, ((0, 0), (0, width), (0, 0)))
+    missing = max(ends[-1] - x.shape[1], 0)
+    x = np.pad(x, ((0, 0), (0, missing + width), (0, 0)))
     for begin, end in zip(begins, ends, strict=True):
         steps, features = np.arange(begin, begin + width), []
         for index, rows in enumerate(blocks):

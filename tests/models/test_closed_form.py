@@ -85,4 +85,5 @@ def test_weights_of_perfect_logits_are_finite_and_of_constant_ones_harmless():
     (weight,) = closed_form.fit_weights(np.eye(2)[labels][None] * 5, labels)
     probability = np.exp(-closed_form.cross_entropy(weight * 5 * np.eye(2)[labels], labels))
     np.testing.assert_allclose(probability, 4 / 5, rtol=1e-4)  # (N + 1) / (N + 2)
-    assert np.isfinite(closed_form.fit_weights(np.zeros((1, 3, 2)), labels)).all()
+    for constant in (0, np.log(0.5)):
+        assert closed_form.fit_weights(np.full((1, 3, 2), constant), labels).tolist() == [0]

@@ -152,6 +152,27 @@ def test_rare_classes_count_by_their_weights():
     assert recalls[1] > recalls[0]
 
 
+def test_attention_answers_before_the_fit_and_linear_maps_after_it():
+    """Also where the attention overflows; a second fit forgets the weights of the first."""
+    attention = models.SequenceClassifier(
+        2, NUM_CLASSES, features=8, num_layers=1, num_heads=2, rngs=nnx.Rngs(0)
+    )
+    model = models.MiniRocketClassifier(
+        2, NUM_CLASSES, LENGTH, num_features=84, attention=attention, rngs=nnx.Rngs(0)
+    )
+    x, labels, mask = waves(30, 0)
+    assert_close(call(model, x, mask=mask), call(attention, x, mask=mask), "float32")
+    for _ in range(2):
+        model.fit(x, labels, mask=mask)
+        attention.bias[...] = attention.bias[...] * np.nan
+        assert np.isfinite(call(model, x, mask=mask)).all()
+        model.weights[...] = 0.5 * model.weights[...]
+        model.threshold[...] = np.float32(0.5)
+    model.fit(x[:, :20], labels, mask=mask[:, :20])
+    assert model.weights[...].tolist() == [[1, 0]] * len(model.prefix_lengths)
+    assert model.threshold[...] > 1 and not model.interpolates[...]
+
+
 def test_the_attention_of_other_channels_or_classes_is_refused():
     attention = models.SequenceClassifier(2, 4, features=8, num_heads=2, rngs=nnx.Rngs(0))
     with pytest.raises(ValueError, match="expected attention of 2 channels and 3 classes"):
@@ -163,6 +184,9 @@ def test_the_attention_of_other_channels_or_classes_is_refused():
     [
         ({"series": np.zeros((3, 20, 5))}, r"expected series \[N, T, 2\]"),
         ({"labels": [0, 1]}, "expected an integer label for each"),
+        ({"series": np.ones((3, 21, 2))}, "make the model with series_length=21"),
+        ({"example_weights": [1.0, 0.0, 1.0]}, "expected positive example_weights of shape"),
+        ({"example_weights": [1.0]}, "expected positive example_weights of shape"),
         ({"labels": [0, 1, 3]}, "expected labels from 0 to 2, got labels from 0 to 3"),
         ({"labels": [0.0, 1.0, 2.0]}, "expected an integer label"),
         ({"series": np.full((3, 20, 2), np.nan)}, "finite"),
@@ -174,7 +198,7 @@ def test_the_attention_of_other_channels_or_classes_is_refused():
 )
 def test_series_that_cannot_be_fitted(change, message):
     model = models.MiniRocketClassifier(2, 3, 20, num_features=84, rngs=nnx.Rngs(0))
-    given = {"series": np.zeros((3, 20, 2)), "labels": [0, 1, 2], "mask": None} | change
+    given = {"series": np.zeros((3, 20, 2)), "labels": [0, 1, 2]} | change
     with pytest.raises(ValueError, match=message):
-        model.fit(given["series"], given["labels"], mask=given["mask"])
+        model.fit(**given)
     assert not jnp.any(model.kernel[...])

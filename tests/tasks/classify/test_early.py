@@ -64,5 +64,8 @@ def test_attention_gets_a_weight_only_where_it_helps():
     # Right as often as chance, however small the weight.
     wrong = early._choose_weights(linear, np.roll(truth, 1, axis=1), labels)
     assert wrong.tolist() == [1, 0]
+    # Without weight, the attention does not temper linear maps that are too sure.
+    sure = early._choose_weights(20 * linear, np.roll(truth, 1, axis=1), labels)
+    assert sure.tolist() == [1, 0]
     # One example has no standard error.
     assert early._choose_weights(linear[:1], truth[:1], labels[:1]).tolist() == [1, 0]

@@ -60,8 +60,7 @@ class ClassifySpec(LabelSpec):
         spec = super().continue_from(previous, refit_scales=refit_scales)
         longest = max(self.max_length, previous.max_length)
         lengths = tuple(sorted({*self.lengths, longest}))
-        # It is the structure of the features, which must remain.
-        return dataclasses.replace(spec, lengths=lengths, series_length=previous.series_length)
+        return dataclasses.replace(spec, lengths=lengths)
 
     @property
     def observation(self) -> jax.ShapeDtypeStruct:

@@ -104,7 +104,8 @@ def fit_closed_form(run: Run, fitted: data.BucketBatches, validation: data.Bucke
 
     The linear maps are fitted to all training series, including the validation part. Their
     leave-one-out logits, and the logits of the attention, which was not trained on the validation
-    part, decide at each prefix length whether the attention is added; see ``_choose_weights``.
+    part, decide at each prefix length whether the attention is added; see ``_choose_weights``. The
+    validation part also selected the attention's parameters, which favors the attention a little.
 
     Returns:
         A note for the user.
@@ -176,7 +177,7 @@ def _choose_weights(
     """
     (weight,) = fit_weights(others[None], labels)
     gain = cross_entropy(linear, labels) - cross_entropy((linear + weight * others) / 2, labels)
-    helps = len(gain) > 1 and gain.mean() > gain.std(ddof=1) / np.sqrt(len(gain))
+    helps = weight > 0 and len(gain) > 1 and gain.mean() > gain.std(ddof=1) / np.sqrt(len(gain))
     return np.array([0.5, weight / 2] if helps else [1.0, 0.0])
 
 

@@ -173,7 +173,7 @@ class ClassifyConfig(Config):
 
 
 def minirocket(config: ClassifyConfig) -> ClassifyConfig:
-    """MiniRocket features in closed form, and attention, trained within two minutes.
+    """MiniRocket features in closed form, and attention, which trains for at most two minutes.
 
     Early stopping counts steps, too, because an epoch of a small data set has few. Smoothed labels
     limit the confidence of the attention, which is averaged with the linear maps.

@@ -16,7 +16,7 @@ from flax_linattn.tasks.classify.class_stream import ClassStream, Prediction
 from flax_linattn.tasks.classify.series.data import load_test
 from flax_linattn.tasks.lines import CellLines
 from flax_linattn.tasks.spec import Run
-from flax_linattn.tasks.streaming import describe_channels
+from flax_linattn.tasks.streaming import Record, describe_channels
 
 
 @dataclasses.dataclass(frozen=True)
@@ -140,6 +140,10 @@ class ClassifyStream(ClassStream[NDArray[np.float64]]):
             self._decision = int(probabilities.argmax()) + 1
         decision = self._run.data_spec.classes[self._decision - 1] if self._decision else ""
         return [*cells[:2], decision, *cells[2:]]
+
+    def is_possible(self, record: Record) -> bool:
+        """Whether the decided class exists."""
+        return 0 <= record["_decision"] <= len(self._run.data_spec.classes)
 
     def _fill_missing(self, observation: NDArray[np.float64]) -> NDArray[np.float64]:
         return np.where(np.isnan(observation), self._last, observation)
