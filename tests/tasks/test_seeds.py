@@ -80,7 +80,9 @@ def test_the_report_is_of_all_runs(run_dir):
     assert (report["num_test"], report["num_runs"], report["num_failed"]) == (370, RUNS, 0)
     assert "num_test_sd" not in report and "num_test" not in rows[0]
     assert report["constant_accuracy"] == 88 / 370 and "constant_accuracy_sd" not in report
-    assert ("ridge" in report["beaten_by"]) == (report["test_accuracy"] < report["ridge_accuracy"])
+    # Accuracies that differ by rounding alone are equal.
+    behind = report["test_accuracy"] < report["ridge_accuracy"] * (1 - 1e-6)
+    assert ("ridge" in report["beaten_by"]) == behind
     assert {"confusion", "classes", "best_epoch"}.isdisjoint(report)
     results = training.read_runs(run_dir)
     assert [row["best_value"] for row in rows] == [result.best_value for result in results]
