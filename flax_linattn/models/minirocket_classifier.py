@@ -110,8 +110,8 @@ class MiniRocketClassifier(SequenceModel):
         >>> x = np.where(labels[:, None, None] == 1, noise.cumsum(axis=1), noise)
         >>> model = models.MiniRocketClassifier(3, 2, 30, rngs=nnx.Rngs(0))
         >>> held_out = model.fit(x, labels)                     # [N, prefixes, classes]
-        >>> np.mean(held_out.argmax(axis=-1) == labels[:, None], axis=0)[[0, -1]].tolist()
-        [0.625, 1.0]
+        >>> bool(np.mean(held_out[:, -1].argmax(axis=-1) == labels) > 0.9)
+        True
         >>> stream = inference.Stream(model, batch_size=40)
         >>> for t in range(30):
         ...     logits = stream.step(x[:, t])
