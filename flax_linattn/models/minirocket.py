@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
@@ -255,15 +256,25 @@ class MiniRocketFeatures(SequenceModel):
             after = self._absorb(x, call.mask, call.state)
             return self.read(after), after
 
-        def step(state: Any, inputs: tuple[Array, Array]) -> tuple[Any, Array]:
+        return self.scan_steps(x, call, lambda features, _: features)
+
+    def scan_steps(
+        self, x: Array, call: Call, read: Callable[[Array, Array], Any]
+    ) -> tuple[Any, MiniRocketState]:
+        """Computes ``read(features, num_observations)`` after every observation.
+
+        Returns outputs, whose leaves are [B, T, ...], and the state after the last observation.
+        """
+
+        def step(state: Any, inputs: tuple[Array, Array]) -> tuple[Any, Any]:
             y, state = self._map_step(inputs[0], state, inputs[1])
-            return state, y
+            return state, read(y, state.num_observations)
 
         mask = jnp.ones(x.shape[:2], bool) if call.mask is None else call.mask
         inputs = jnp.swapaxes(x, 0, 1), jnp.swapaxes(mask, 0, 1)
         before: Any = call.state or self.init_state(x.shape[0], dtype=x.dtype)
-        after, features = jax.lax.scan(step, before, inputs)
-        return jnp.swapaxes(features, 0, 1), after
+        after, outputs = jax.lax.scan(step, before, inputs)
+        return jax.tree.map(lambda leaf: jnp.swapaxes(leaf, 0, 1), outputs), after
 
     def _map_step(
         self, x: Array, state: MiniRocketState, mask: Array | None
@@ -429,6 +440,21 @@ def _sample_channels(key: Array, shape: tuple[int, ...], num_channels: int) -> A
     return jnp.where(np.arange(max_size) < sizes, channels, np.int32(num_channels))
 
 
+def move_valid_first(
+    x: NDArray[np.float32], valid: NDArray[np.bool_]
+) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """Moves valid observations of series [N, T, C] to the front, and counts them, [N].
+
+    Example:
+        >>> x, lengths = move_valid_first(np.float32([[[5], [6], [7]]]), np.array([[0, 1, 1]]) > 0)
+        >>> x[0, :, 0].tolist(), lengths.tolist()
+        ([6.0, 7.0, 0.0], [2])
+    """
+    order = np.argsort(~valid, axis=1, kind="stable")
+    x = np.take_along_axis(np.where(valid[..., None], x, 0), order[..., None], axis=1)
+    return x, valid.sum(axis=1)
+
+
 def _training_series(
     series: ArrayLike, mask: ArrayLike | None
 ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
@@ -440,10 +466,7 @@ def _training_series(
     lengths = np.full(len(x), x.shape[1])
     if mask is not None:
         valid = np.asarray(check_mask("mask", jnp.asarray(mask), x.shape[:2]))
-        lengths = valid.sum(axis=1)
-        x = np.where(valid[..., None], x, 0)
-        order = np.argsort(~valid, axis=1, kind="stable")
-        x = np.take_along_axis(x, order[..., None], axis=1)
+        x, lengths = move_valid_first(x, valid)
     if lengths.min() < 1 or lengths.max() < KERNEL_SIZE:
         raise ValueError(
             f"expected series of which the longest has at least {KERNEL_SIZE} observations, and "

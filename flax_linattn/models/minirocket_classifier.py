@@ -23,6 +23,7 @@ from flax_linattn.models.minirocket import (
     NUM_KERNELS,
     MiniRocketFeatures,
     MiniRocketState,
+    move_valid_first,
 )
 from flax_linattn.models.perceiver import PerceiverReader
 from flax_linattn.models.sequence_model import SequenceModel
@@ -195,7 +196,7 @@ class MiniRocketClassifier(SequenceModel):
                 empty, not finite or longer than ``series_length``, or a label or weight is out of
                 range.
         """
-        x, valid, y = self._check_fit(series, labels, mask)
+        x, lengths, y = self._check_fit(series, labels, mask)
         factors = None if example_weights is None else np.asarray(example_weights, np.float64)
         if factors is not None and (
             factors.shape != y.shape or not np.isfinite(factors).all() or factors.min() <= 0
@@ -204,17 +205,17 @@ class MiniRocketClassifier(SequenceModel):
                 f"expected positive example_weights of shape {y.shape}, got shape {factors.shape} "
                 "or numbers that are not positive and finite."
             )
-        missing = max(KERNEL_SIZE - int(valid.sum(axis=1).max()), 0)
+        missing = max(KERNEL_SIZE - int(lengths.max()), 0)
         fitted = MiniRocketFeatures.fit(
             np.pad(x, ((0, 0), (0, missing), (0, 0))),
-            mask=np.pad(valid, ((0, 0), (0, missing)), constant_values=missing > 0),
+            mask=np.arange(x.shape[1] + missing) < lengths[:, None] + missing,
             num_features=self.num_features,
             max_dilations=self.max_dilations,
             series_length=self.features.series_length,
             seed=seed,
         )
         nnx.update(self.features, nnx.state(fitted))
-        lengths, k = valid.sum(axis=1), self.num_classes
+        k = self.num_classes
         counts = np.bincount(y, factors, minlength=k)
         log_prior = np.log((counts + 1) / (counts + 1).sum())
         kernels, biases, held_out = [], [], []
@@ -292,7 +293,9 @@ class MiniRocketClassifier(SequenceModel):
         before = None if state is None else state.features
         own = Call(mask=call.mask, state=before)
         if every_step:
-            (logits, counts), after = self._read_every_step(x, own)
+            (logits, counts), after = self.features.scan_steps(
+                x, own, lambda features, count: (self.read(features, count), count)
+            )
         else:
             features, after = self.features._map(x, own)
             counts = after.num_observations
@@ -303,19 +306,6 @@ class MiniRocketClassifier(SequenceModel):
             others, added = self.attention._map(x, call, every_step=every_step)
             logits = self._combine(logits, others, counts)
         return logits, MiniRocketClassifierState(after, added)
-
-    def _read_every_step(self, x: Array, call: Call) -> tuple[tuple[Array, Array], MiniRocketState]:
-        """Logits [B, T, classes] of the linear maps and numbers of observations [B, T]."""
-
-        def step(state: Any, inputs: tuple[Array, Array]) -> tuple[Any, tuple[Array, Array]]:
-            y, state = self.features._map_step(inputs[0], state, inputs[1])
-            return state, (self.read(y, state.num_observations), state.num_observations)
-
-        mask = jnp.ones(x.shape[:2], bool) if call.mask is None else call.mask
-        before: Any = call.state or self.features.init_state(x.shape[0], dtype=x.dtype)
-        inputs = jnp.swapaxes(x, 0, 1), jnp.swapaxes(mask, 0, 1)
-        after, (logits, counts) = jax.lax.scan(step, before, inputs)
-        return (jnp.swapaxes(logits, 0, 1), jnp.swapaxes(counts, 0, 1)), after
 
     def _map_step(
         self, x: Array, state: MiniRocketClassifierState, mask: Array | None
@@ -345,7 +335,8 @@ class MiniRocketClassifier(SequenceModel):
 
     def _check_fit(
         self, series: ArrayLike, labels: ArrayLike, mask: ArrayLike | None
-    ) -> tuple[NDArray[np.float32], NDArray[np.bool_], NDArray[np.int64]]:
+    ) -> tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.int64]]:
+        """Returns series [N, T, C], valid observations first, their lengths [N] and labels [N]."""
         x, y = np.asarray(series, np.float32), np.asarray(labels)
         if x.ndim != 3 or x.shape[2] != self.num_channels or 0 in x.shape:
             raise ValueError(
@@ -374,9 +365,8 @@ class MiniRocketClassifier(SequenceModel):
                 f"expected series of at most series_length={self.series_length} observations, got "
                 f"{longest}; make the model with series_length={longest}."
             )
-        order = np.argsort(~valid, axis=1, kind="stable")  # valid observations come first
-        x = np.take_along_axis(np.where(valid[..., None], x, 0), order[..., None], axis=1)
-        return x, np.take_along_axis(valid, order, axis=1), y.astype(np.int64)
+        x, lengths = move_valid_first(x, valid)
+        return x, lengths, y.astype(np.int64)
 
 
 def _check_attention(attention: Any, num_channels: int, num_classes: int) -> None:

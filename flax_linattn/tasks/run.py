@@ -312,7 +312,7 @@ def calibrate(run_dir: Path, run: Run, splits: training.Splits) -> str | None:
     before = fingerprint(run.model)
     note = task.calibrate(run, splits)
     if is_main():
-        save_state(_calibration_file(run_dir, run), _corrections(run), {"model": before})
+        save_state(_calibration_file(run_dir, run), _fitted_variables(run), {"model": before})
     return note
 
 
@@ -324,7 +324,7 @@ def restore_calibration(run_dir: Path, run: Run) -> Run:
     if not isinstance(run.task, Calibrating) or not run.task.is_calibrated(run.config):
         return run
     try:
-        state, metadata = load_state(_calibration_file(run_dir, run), _corrections(run))
+        state, metadata = load_state(_calibration_file(run_dir, run), _fitted_variables(run))
     except FileNotFoundError:
         return _not_calibrated(run, "the run ended before the calibration")
     if metadata.get("model") != fingerprint(run.model):
@@ -338,7 +338,7 @@ def _calibration_file(run_dir: Path, run: Run) -> Path:
     return run_dir / f"calibration{index}.npz"
 
 
-def _corrections(run: Run) -> nnx.State:
+def _fitted_variables(run: Run) -> nnx.State:
     return nnx.state(run.model, models.FittedVariable)
 
 

@@ -116,9 +116,12 @@ def fit_closed_form(run: Run, fitted: data.BucketBatches, validation: data.Bucke
     x, mask, labels = (
         np.concatenate([part[name] for part in parts]) for name in ("values", "mask", "labels")
     )
-    seed = config.seed + (run.seed_index or 0)
     logits = model.fit(
-        x, labels, mask=mask, example_weights=config.fit.example_weights(labels), seed=seed
+        x,
+        labels,
+        mask=mask,
+        example_weights=config.fit.example_weights(labels),
+        seed=config.run_config(run.seed_index or 0).seed,
     )
     lengths = mask.sum(axis=1)
     index = _prefix_indices(model.prefix_lengths, lengths)
