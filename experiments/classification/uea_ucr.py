@@ -32,6 +32,7 @@ from experiments.classification.archive_methods import (
     MINIROCKET,
     OURS,
     RIDGE,
+    UNEQUAL,
     Size,
 )
 from experiments.classification.archive_sets import find_files
@@ -224,6 +225,9 @@ def judge_against_minirocket(method: str) -> Judge:
         ours += f"{standard_error([*percents.values()]):.2f}, "
         ours += f"95 % interval {text(interval([*percents.values()]), 2)} over {len(percents)} "
         ours += f"data sets; {lost} lost: {each}"
+        even = [value for name, value in percents.items() if name not in UNEQUAL]
+        if len(even) > 1:
+            ours += f". Sets with series of one length: {text(interval(even), 2)} ({len(even)})"
         return Verdict(judge_accuracy(by_set), ours)
 
     return judge
