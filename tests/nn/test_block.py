@@ -10,7 +10,7 @@ from flax import nnx
 
 from flax_linattn import nn
 from flax_linattn.nn.feed_forward import ACTIVATIONS
-from flax_linattn.nn.norm import LayerNorm
+from flax_linattn.nn.norm import LayerNorm, standardize
 from tests.contract.tolerances import assert_close, assert_same_bits
 from tests.nn import checks, equations
 from tests.nn.cases import STACKED, WIDTH, call, make_block, normal, run_steps
@@ -160,6 +160,28 @@ def test_layer_norm_statistics_are_float32():
     assert y.dtype == jnp.bfloat16
     exact = equations.normed(norm, x.astype(jnp.float32))
     np.testing.assert_allclose(y.astype(jnp.float32), exact, rtol=2**-8, atol=1e-5)
+
+
+@pytest.mark.parametrize("is_centered", [True, False])
+def test_derivatives_of_norms(is_centered):
+    """Against automatic differentiation of the formula in float64, to the second order."""
+
+    def formula(x):
+        x = x - jnp.mean(x, axis=-1, keepdims=True) if is_centered else x
+        return x / jnp.sqrt(jnp.mean(x * x, axis=-1, keepdims=True) + 1e-5)
+
+    def derivatives(function, x, dx, dy):
+        def gradient(x):
+            return jax.vjp(function, x)[1](dy)[0]
+
+        return *jax.jvp(function, (x,), (dx,)), gradient(x), jax.jvp(gradient, (x,), (dx,))[1]
+
+    x, dx, dy = normal(10, 3, 64) * 4 + 8, normal(11, 3, 64), normal(12, 3, 64)
+    ours = jax.jit(lambda *to: derivatives(lambda x: standardize(x, 1e-5, is_centered), *to))
+    with jax.enable_x64(True):
+        exact = derivatives(formula, *(np.asarray(a, np.float64) for a in (x, dx, dy)))
+    for got, want in zip(ours(x, dx, dy), exact, strict=True):
+        assert_close(got, want, "float32")
 
 
 @pytest.mark.parametrize(
