@@ -43,7 +43,7 @@ from flax_linattn.ops.contract.numerics import ScoreScale, einsum
 from flax_linattn.ops.contract.pair_inputs import PairInputs, weight_shape
 from flax_linattn.ops.engine.blocks import WeightFunction
 from flax_linattn.ops.engine.features import clip_key, normalize_by_max, symmetric_square
-from flax_linattn.ops.engine.kernel import KernelMechanism
+from flax_linattn.ops.engine.polynomial_kernel import PolynomialMechanism
 from flax_linattn.ops.engine.scored import ScoredAttention
 from flax_linattn.typing import Array, Keys, Outputs, Parameters, Values, Visible
 
@@ -123,7 +123,7 @@ class Expressive(ScoredAttention):
 
 
 @dataclasses.dataclass(frozen=True)
-class ExpressiveQuadratic(ScoreScale, KernelMechanism):
+class ExpressiveQuadratic(ScoreScale, PolynomialMechanism):
     """Squared dot product as the weight, in linear time (module docstring).
 
     Attributes:
@@ -148,7 +148,7 @@ class ExpressiveQuadratic(ScoreScale, KernelMechanism):
     )
     capabilities: ClassVar[Capabilities] = Capabilities(constant_memory=True, mergeable=True)
     parameters: ClassVar[tuple[str, ...]] = ("scale",)
-    features_first: ClassVar[bool] = True
+    polynomial: ClassVar[tuple[float, ...]] = (1.0, 0.0, 0.0)
 
     scale: float = 1.0
 

@@ -19,14 +19,14 @@ import jax.numpy as jnp
 
 from flax_linattn.ops.contract.averages import average_by_token
 from flax_linattn.ops.contract.capabilities import Capabilities
-from flax_linattn.ops.contract.numerics import ScoreScale, einsum
+from flax_linattn.ops.contract.numerics import ScoreScale
 from flax_linattn.ops.engine.features import clip_key, clip_query, quadratic_features
-from flax_linattn.ops.engine.kernel import KernelMechanism
+from flax_linattn.ops.engine.polynomial_kernel import PolynomialMechanism
 from flax_linattn.typing import Array, Keys, Outputs, Parameters, Values, Visible
 
 
 @dataclasses.dataclass(frozen=True)
-class TaylorFeatures(ScoreScale, KernelMechanism):
+class TaylorFeatures(ScoreScale, PolynomialMechanism):
     """Taylor feature linear attention of order 2 (module docstring).
 
     Attributes:
@@ -47,7 +47,7 @@ class TaylorFeatures(ScoreScale, KernelMechanism):
     )
     capabilities: ClassVar[Capabilities] = Capabilities(constant_memory=True, mergeable=True)
     parameters: ClassVar[tuple[str, ...]] = ("scale",)
-    features_first: ClassVar[bool] = True
+    polynomial: ClassVar[tuple[float, ...]] = (0.5, 1.0, 1.0)
 
     scale: float | None = None
 
@@ -62,11 +62,6 @@ class TaylorFeatures(ScoreScale, KernelMechanism):
 
     def key_features(self, k: Array) -> Array:
         return quadratic_features(k)
-
-    def kernel(self, q: Array, k: Array) -> Array:
-        q, unit = clip_query(q)
-        x = einsum("bhtk,bhsk->bhts", q, k)
-        return (x / 2 + unit) * x + unit * unit
 
     def _reference(
         self, q: Array, k: Keys, v: Values, visible: Visible, parameters: Parameters

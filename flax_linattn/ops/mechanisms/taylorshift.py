@@ -45,28 +45,19 @@ from flax_linattn.checks import check_integers
 from flax_linattn.ops.contract.averages import average_by_head
 from flax_linattn.ops.contract.call import Call
 from flax_linattn.ops.contract.capabilities import Capabilities, LearnedParameter
-from flax_linattn.ops.contract.masks import Visibility, visibility
 from flax_linattn.ops.contract.numerics import einsum, safe_divide
 from flax_linattn.ops.contract.state import StateSizes
-from flax_linattn.ops.engine.blocks import attend_in_blocks
 from flax_linattn.ops.engine.features import (
     clip_key,
     clip_query,
-    clip_score_query,
     l2_normalize,
     quadratic_features,
 )
-from flax_linattn.ops.engine.kernel import KernelMechanism, KernelState
+from flax_linattn.ops.engine.kernel import KernelState
 from flax_linattn.ops.engine.monomials import monomials, num_monomials
-from flax_linattn.ops.engine.polynomials import homogeneous_polynomial, polynomial_weights
-from flax_linattn.ops.engine.prefix import Span, final_state
+from flax_linattn.ops.engine.polynomial_kernel import PolynomialMechanism, visible
+from flax_linattn.ops.engine.polynomials import homogeneous_polynomial
 from flax_linattn.typing import Array, Keys, Outputs, Parameters, State, Values, Visible
-
-
-def _visible(call: Call) -> Visible:
-    """Returns the visibility matrix [B or 1, T, S]; XLA fuses it into sums and never stores it."""
-    lengths = call.num_queries, call.k.shape[1]
-    return visibility(*lengths, is_causal=call.is_causal, mask=call.mask, segments=call.segments)
 
 
 def taylorshift_n0(key_dim: int) -> int:
@@ -164,45 +155,12 @@ def taylorshift_crossover(key_dim: int, order: int = 2) -> int:
     return -(-num_monomials(key_dim, order) * (key_dim + 1) // key_dim)
 
 
-def taylorshift_speed_crossover(key_dim: int, order: int = 2, *, is_causal: bool = False) -> int:
-    """Sequence length from which the efficient form is faster here, as measured on a CPU.
-
-    Few features take longer than their number of multiplications suggests, at most 3 times as long.
-    The result is 0.8 to 1.3 times the measured crossover: 145, 570, 1,250 and 3,300 tokens for
-    heads of 8, 16, 32 and 64 channels at order 2, forward and with gradients, and 1,300 and 6,000
-    tokens for 8 and 16 channels at order 4, forward (later with gradients). Causal forms of order 2
-    crossed at 1.7 to 2.2 times as many tokens.
-
-    Args:
-        key_dim: Channels of a key d, at least 1.
-        order: Order of the polynomial, at least 1.
-        is_causal: Whether attention is causal, where the direct form computes half of the pairs.
-
-    Returns:
-        F (d + 1) / d times 1 + 27 / sqrt(F), at most times 3, for F features; 1.8 times as many
-        tokens if causal. Rounded up.
-
-    Raises:
-        ValueError: If ``key_dim`` or ``order`` is below 1.
-
-    Example:
-        >>> [taylorshift_speed_crossover(d) for d in (8, 16, 32, 64)]
-        [152, 488, 1239, 3449]
-        >>> [taylorshift_speed_crossover(d, is_causal=True) for d in (8, 16, 32, 64)]
-        [274, 878, 2229, 6208]
-    """
-    check_integers(1, key_dim=key_dim, order=order)
-    features = num_monomials(key_dim, order)
-    length = features * (key_dim + 1) / key_dim * min(3, 1 + 27 / math.sqrt(features))
-    return math.ceil(1.8 * length if is_causal else length)
-
-
 _SWITCH_LENGTHS = {"memory": taylorshift_n1, "paper": taylorshift_n0}
 _SWITCHES = ("speed", *_SWITCH_LENGTHS)
 
 
 @dataclasses.dataclass(frozen=True)
-class TaylorShift(KernelMechanism):
+class TaylorShift(PolynomialMechanism):
     """Taylor-softmax attention (module docstring: symbols, departures).
 
     Attributes:
@@ -220,9 +178,8 @@ class TaylorShift(KernelMechanism):
         coefficients: Coefficients (a, b, c) of a x^2 + b x + c, at order 2; a > 0 and c >= b^2 / (4
             a), so that no weight is negative.
         switch: Criterion by which ``form="auto"`` changes from direct to efficient: "speed" where
-            the efficient form was measured to be faster (``taylorshift_speed_crossover``); at order
-            2 also "paper", from ``taylorshift_n0`` tokens on, and "memory", from
-            ``taylorshift_n1``.
+            the efficient form was measured to be faster (``speed_crossover``); at order 2 also
+            "paper", from ``taylorshift_n0`` tokens on, and "memory", from ``taylorshift_n1``.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -256,7 +213,6 @@ order=2, form='direct', which needs no state, or a larger max_features.
         forms=("parallel", "chunked", "recurrent", "direct", "efficient"),
     )
     parameters: ClassVar[tuple[str, ...]] = ("temperature",)
-    features_first: ClassVar[bool] = True
 
     chunk_size: int = 256
     normalize: bool = True
@@ -327,10 +283,6 @@ order=2, form='direct', which needs no state, or a larger max_features.
     def key_features(self, k: Array) -> Array:
         return quadratic_features(k) if self.order == 2 else monomials(k, self.order)
 
-    def kernel(self, q: Array, k: Array) -> Array:
-        q, unit = clip_query(q, self.order)
-        return homogeneous_polynomial(self._coefficients, einsum("bhtk,bhsk->bhts", q, k), unit)
-
     def count(self, state: KernelState) -> Array:
         return state.normalizer[..., 0]  # the sum of the feature 1
 
@@ -338,47 +290,23 @@ order=2, form='direct', which needs no state, or a larger max_features.
         return self._scale_output(safe_divide(value, normalizer[..., None]), count, key_dim)
 
     def _attend(self, call: Call) -> tuple[Outputs, State]:
-        form = call.form
         stateless = call.state is None and not call.return_state
-        if form == "parallel" and stateless and not self.has_state(call.k.shape[-1]):
+        if call.form == "parallel" and stateless and not self.has_state(call.k.shape[-1]):
             return self._attend_all_weights(call), None
-        if form == "auto":
-            form = "direct" if call.k.shape[1] < self._crossing(call) else "efficient"
-        if form == "direct" and call.state is None:
-            return self._direct(call)
-        # Only the efficient form can continue a state, whose tokens are sums of features.
-        form = "auto" if form in ("direct", "efficient") else form
-        return super()._attend(dataclasses.replace(call, form=form))
-
-    def _direct(self, call: Call) -> tuple[Outputs, State]:
-        """Evaluates equation 1 in blocks of weights; makes the state only if it is returned."""
-        q, tokens = self._prepare(call)
-        segment_index = None if call.segments is None else call.segments.index
-        visible_pairs = Visibility(call.is_causal, 0, call.mask, segment_index, segment_index)
-        weight_function = polynomial_weights(self._coefficients)
-        bounded, k, v = clip_score_query(q), tokens["k"], tokens["v"]
-        y = attend_in_blocks(weight_function, bounded, k, v, 1.0, visible_pairs, self.chunk_size)
-        count = jnp.sum(_visible(call), axis=2, dtype=y.dtype)
-        y = self._scale_output(y, count[..., None], q.shape[-1])
-        if not call.return_state:
-            return y, None  # not even an empty state, which may be too large
-        monoid = self._make_monoid(q, self._identity_state(call.k, call.v))
-        span = Span(tokens, call.mask, call.starts)
-        return y, final_state(monoid, span, self._initial_state(call), self.chunk_size)
+        return super()._attend(call)
 
     def _attend_all_weights(self, call: Call) -> Outputs:
         """Computes all weights at once without features; JAX differentiates it in any mode."""
         q, tokens = self._prepare(call)
-        return self.finish(*self._weighted_sums(q, tokens, _visible(call), []), q.shape[-1])
+        return self.finish(*self._weighted_sums(q, tokens, visible(call), []), q.shape[-1])
 
     def _crossing(self, call: Call) -> float:
-        """Returns the number of tokens from which ``auto`` takes the efficient form."""
         key_dim = call.k.shape[-1]
         if not self.has_state(key_dim):
             return math.inf
         if self.switch != "speed":
             return _SWITCH_LENGTHS[self.switch](key_dim)
-        return taylorshift_speed_crossover(key_dim, self.order, is_causal=call.is_causal)
+        return super()._crossing(call)
 
     def _init_state(self, sizes: StateSizes) -> KernelState:
         # Every form with a state makes one, so too many features are rejected here.
@@ -406,7 +334,7 @@ order=2, form='direct', which needs no state, or a larger max_features.
         if self.normalize:  # section 3.3
             q, k = normalize(q), normalize(k)
         x = einsum("bthk,bshk->bhts", self._apply_temperature(q, parameters), k)
-        weight = homogeneous_polynomial(self._coefficients, x, 1.0)
+        weight = homogeneous_polynomial(self.polynomial, x, 1.0)
         weight = jnp.where(visible[:, None], weight, jnp.zeros_like(x))
         count = jnp.sum(visible, axis=2, dtype=v.dtype)[:, :, None]
         return self._scale_output(average_by_head(weight, v), count, k.shape[-1])  # equation 1
@@ -423,8 +351,7 @@ order=2, form='direct', which needs no state, or a larger max_features.
         return q * temperature.astype(q.dtype)[:, None]
 
     @property
-    def _coefficients(self) -> tuple[float, ...]:
-        """Coefficients of the polynomial, that of the highest power first."""
+    def polynomial(self) -> tuple[float, ...]:
         if self.order == 2:
             return self.coefficients
         return tuple(1 / math.factorial(n) for n in range(self.order, -1, -1))

@@ -113,7 +113,7 @@ class ClassifyFit(RecipeFit):
 class ClassifyConfig(Config):
     """Options of a time-series classification run."""
 
-    main_options = ("train_file", "test_file", "learning_rate", *Config.main_options)
+    main_options = ("train_file", "test_file", "model", "learning_rate", *Config.main_options)
     data: ClassifyData = ClassifyData()
     model: ClassifyModel = ClassifyModel()
     fit: ClassifyFit = ClassifyFit()
