@@ -339,16 +339,14 @@ def fit_data(
         else:
             folder = Path(run_dir)
             check_run_dir(folder, task, config, resume=False)
-        session = training.Session(folder, progress=False, parallel=training.Parallel("none"))
+        how: Any = {"parallel": training.Parallel("none"), "checkpoints": run_dir is not None}
+        session = training.Session(folder, progress=False, **how)
         ends.enter_context(session.holding())
         write_data_spec(folder, run.data_spec)
         write_config(folder, task, config)
         if init is not None:
             init.write(folder)
-        how: dict[str, Any] = {
-            "config": fit_config(config, len(splits.train)),
-            "session": session,
-        }
-        training.fit(model, objective, splits, opt_state=opt_state, **how)
+        fit = fit_config(config, len(splits.train))
+        training.fit(model, objective, splits, config=fit, session=session, opt_state=opt_state)
         calibrate(folder, run, splits)
     return run
