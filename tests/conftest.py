@@ -18,6 +18,7 @@ import jax
 import pytest
 from hypothesis import settings
 
+from flax_linattn.compilation import prune
 from flax_linattn.ops import registry
 
 # Until all is collected, which makes little garbage.
@@ -42,7 +43,7 @@ def pytest_report_header() -> str:
 def pytest_sessionstart(session: pytest.Session) -> None:
     """Before any worker process begins."""
     if not hasattr(session.config, "workerinput"):
-        compilation.prune()
+        prune()
 
 
 def pytest_collection_finish() -> None:

@@ -55,7 +55,8 @@ def test_compiled_programs_are_kept_in_a_folder(tmp_path):
         f"import flax_linattn.cli as c; s = c.main(['--compilation-cache={folder}', '--version']);"
         "import jax; jax.jit(lambda x: x + 1)(1.0); raise SystemExit(s)"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+    environment = os.environ | {"JAX_ENABLE_COMPILATION_CACHE": "true"}
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, env=environment)
     assert [*folder.iterdir()]
 
 

@@ -62,6 +62,15 @@ def test_types_are_published():
     assert importlib.resources.files("flax_linattn").joinpath("py.typed").is_file()
 
 
+@pytest.mark.parametrize("package", ["models", "inference", "training", "tasks", "estimators"])
+def test_imports_leave_out_what_first_use_loads(package):
+    """Orbax and SciPy take half a second, and only files and closed-form fits need them."""
+    code = f"import flax_linattn.{package}, sys; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    late = {"matplotlib", "orbax.checkpoint", "scipy.optimize", "scipy.special", "sklearn"}
+    assert late & {*done.stdout.split()} == set()
+
+
 def test_import_is_quiet_and_starts_no_backend():
     """Importing warns of nothing and takes no device: the user may still configure jax."""
     code = (

@@ -1,11 +1,10 @@
-"""What the suite may cost, and the programs that it keeps."""
+"""What the suite may cost."""
 
-import os
 from collections import Counter
 
 import pytest
 
-from tests import compilation, times
+from tests import times
 
 
 def test_a_folder_has_its_share():
@@ -48,27 +47,3 @@ def test_the_report_has_seconds_by_folder_and_function(tmp_path):
     folders, functions, whole = times.read(str(report))
     assert folders == {"ops": 2, "cli": 1, "nn": 0} and whole == 9
     assert functions["ops/engine/test_prefix::test_a"] == 2
-
-
-def test_programs_stand_outside_the_clone(monkeypatch, tmp_path):
-    for name in ("JAX_COMPILATION_CACHE_DIR", "FLAX_LINATTN_PROGRAMS"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert compilation.programs().parent == tmp_path / "flax-linattn" / "programs"
-    assert f"jaxlib-{compilation.JAXLIB}-" in compilation.programs().name
-    monkeypatch.setenv("FLAX_LINATTN_PROGRAMS", str(tmp_path / "own"))
-    assert compilation.programs().parent == tmp_path / "own"
-
-
-def test_programs_that_were_used_longest_ago_go_first(monkeypatch, tmp_path):
-    monkeypatch.setenv("FLAX_LINATTN_PROGRAMS", str(tmp_path))
-    compilation.prune()  # nothing there
-    for age, name in enumerate(["new", "old", "oldest"]):
-        path = tmp_path / "a-jaxlib" / name
-        path.parent.mkdir(exist_ok=True)
-        path.write_bytes(bytes(100))
-        os.utime(path, (1000 - age, 5000 + age))
-    compilation.prune(max_bytes=250)
-    assert {path.name for path in (tmp_path / "a-jaxlib").iterdir()} == {"new", "old"}
-    compilation.prune(max_bytes=100)
-    assert [path.name for path in (tmp_path / "a-jaxlib").iterdir()] == ["new"]

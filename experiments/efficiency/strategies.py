@@ -142,7 +142,7 @@ def step_facts(
     state = placement.state(TrainState.create(params, rest, OPTIMIZER, names))
     step: Any = make_train_step(graphdef, LOSS, OPTIMIZER, 0, placement)
     rows = len(batch["labels"])
-    compiled = step.lower(state, placement.batch(batch, rows)).compile()
+    compiled = step.func.lower(*step.args, state, placement.batch(batch, rows)).compile()
     memory = compiled.memory_analysis()
     parts = placement.accumulate  # a loop, whose communication counts once
     return {

@@ -96,7 +96,8 @@ def step_bytes(kind: str, num_heads: int, remat: str, length: int, **options: An
         "labels": jax.ShapeDtypeStruct((1,), jnp.int32),
     }
     jax.clear_caches()
-    memory: Any = step.lower(state, batch).compile(compiler_options=COMPILER).memory_analysis()
+    lowered = step.func.lower(*step.args, state, batch)
+    memory: Any = lowered.compile(compiler_options=COMPILER).memory_analysis()
     total = memory.temp_size_in_bytes + memory.argument_size_in_bytes
     return int(total + memory.output_size_in_bytes - memory.alias_size_in_bytes)
 

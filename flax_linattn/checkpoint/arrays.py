@@ -15,12 +15,11 @@ import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypedDict, cast
+from typing import TYPE_CHECKING, Any, TypedDict, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import orbax.checkpoint as ocp
 from flax import nnx
 from jax.experimental import multihost_utils
 
@@ -34,6 +33,9 @@ from flax_linattn.storage import (
     parse_json,
     write_text,
 )
+
+if TYPE_CHECKING:
+    import orbax.checkpoint as ocp
 
 FOLDER = "arrays"
 """Name of the folder of the arrays, in the folder of a checkpoint."""
@@ -122,6 +124,8 @@ def write_arrays(path: Path, items: Mapping[str, Mapping[str, np.ndarray]]) -> M
         >>> bool((state["kernel"][...] == model.kernel[...]).all())
         True
     """
+    import orbax.checkpoint as ocp  # takes a quarter of a second, which only files are worth
+
     saved = {
         # Orbax refuses empty arrays, which need not be saved.
         item: ocp.args.StandardSave({k: v for k, v in arrays.items() if v.size})
@@ -229,6 +233,8 @@ def read_item(path: Path, item: str, manifest: Manifest) -> dict[str, np.ndarray
         ValueError: If the arrays do not fit in memory.
         CorruptCheckpointError: If the item does not exist, or Orbax cannot read it.
     """
+    import orbax.checkpoint as ocp
+
     saved = _signatures(path, item, manifest)
     try:
         target = {name: np.zeros(*_parse(signature)) for name, signature in saved.items()}
@@ -271,6 +277,8 @@ def _signatures(path: Path, item: str, manifest: Manifest) -> dict[str, str]:
 @contextmanager
 def _checkpointer() -> Iterator[ocp.Checkpointer]:
     """Orbax's checkpointer of this process: one process writes, and each reads on its own."""
+    import orbax.checkpoint as ocp
+
     process = jax.process_index()
     alone = ocp.options.MultiprocessingOptions(
         primary_host=process,

@@ -17,6 +17,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from flax_linattn import compilation
 from flax_linattn.registry import TASKS, list_tasks
 from flax_linattn.terminal import (
     INTERRUPTED,
@@ -206,10 +207,7 @@ def _keep_programs(args: Sequence[str], leads: bool) -> list[str]:
     if os.path.exists(path) and not os.path.isdir(path):
         raise ValueError(f"expected a folder after {name}, but {folder} is a file.")
     os.makedirs(path, exist_ok=True)
-    import jax
-
-    jax.config.update("jax_compilation_cache_dir", path)
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    compilation.set_compilation_cache(path)
     return rest
 
 
@@ -247,6 +245,8 @@ def _run(command: _Command, name: str, args: list[str]) -> int:
         from flax_linattn.cli import flags
 
         _return_compiler_memory()
+        if not {"bench", *HELP} & {*args}:  # bench measures how long programs compile
+            compilation.use_compilation_cache()
         with interruptible():
             if not command.is_parsed:
                 status: int = call(args[1:])
@@ -390,6 +390,6 @@ commands:
 {listed}
 
 with any command:
-  {f"{CACHE} FOLDER":<{width}}  cache compiled programs in this folder, for faster starts
+  {f"{CACHE} FOLDER":<{width}}  cache compiled programs in this folder, not in the user's cache
 
 'flax-linattn COMMAND --help' shows the main options of a command, '--help-all' all of them."""

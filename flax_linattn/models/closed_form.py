@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy import optimize
-from scipy.special import log_softmax
 
 RIDGE_STRENGTHS = np.logspace(-4, 4, 17)
 """Regularization strengths of the ridge, in units of the mean eigenvalue of its Gram matrix."""
@@ -112,19 +111,19 @@ def fit_weights(logits: NDArray, labels: Labels) -> NDArray[np.float64]:
         return np.zeros(len(logits))
 
     def loss(weights: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
-        log_p = log_softmax(np.tensordot(weights / scale, logits, 1), axis=-1)
+        log_p = scipy.special.log_softmax(np.tensordot(weights / scale, logits, 1), axis=-1)
         slope = np.einsum("nk,mnk->m", np.exp(log_p) - targets, logits) / (count * scale)
         return -float(np.sum(targets * log_p)) / count, slope
 
     start = np.full(len(logits), 1 / len(logits))
     bounds = [(0.0, MAX_WEIGHT)] * len(logits)
-    best = optimize.minimize(loss, start, jac=True, bounds=bounds, method="L-BFGS-B")
+    best = scipy.optimize.minimize(loss, start, jac=True, bounds=bounds, method="L-BFGS-B")
     return np.asarray(best.x / scale)
 
 
 def cross_entropy(logits: NDArray, labels: Labels) -> NDArray[np.float64]:
     """Cross-entropy [N] of logits [N, K]."""
-    log_p = log_softmax(logits, axis=-1)
+    log_p = scipy.special.log_softmax(logits, axis=-1)
     return -np.take_along_axis(log_p, np.asarray(labels, np.int64)[:, None], axis=-1)[:, 0]
 
 

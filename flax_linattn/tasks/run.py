@@ -6,6 +6,7 @@ import dataclasses
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, cast, get_args
 
@@ -34,6 +35,10 @@ FORMAT = 2
 number."""
 Checkpoint: TypeAlias = Literal["best", "last"]
 """Parameters of a run: the selected ones, or those at the end of training."""
+
+MAX_TRACED_LAYERS = 8
+"""Maximum depth of a single model that is traced, not initialized, before its parameters are read.
+Initializing compiles for seconds, but the time of tracing grows with the square of the depth."""
 
 MAX_ERROR_LENGTH = 1200
 """Maximum characters of an error inside another one; an error may list all options."""
@@ -273,7 +278,9 @@ def _read_run(run_dir: Path) -> Run:
     config = read_config(run_dir, task)
     data_spec = read_data_spec(run_dir, task)
     check_model(run_dir, task, config, data_spec)
-    return Run(task, config, data_spec, task.model(config, data_spec))
+    build: Any = partial(task.model, config, data_spec)
+    is_traced = config.fit.runs == 1 and config.layers.num_layers <= MAX_TRACED_LAYERS
+    return Run(task, config, data_spec, nnx.eval_shape(build) if is_traced else build())
 
 
 def check_model(

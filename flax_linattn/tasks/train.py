@@ -15,6 +15,7 @@ from flax import nnx
 
 from flax_linattn import inference, training
 from flax_linattn.checks import OptionError, check_integers
+from flax_linattn.compilation import use_compilation_cache
 from flax_linattn.registry import get_task
 from flax_linattn.tasks.evaluate import report_on
 from flax_linattn.tasks.files import write_json
@@ -320,8 +321,10 @@ def fit_data(
 ) -> Run:
     """Trains a model on data in memory and selects its parameters, on one device.
 
-    Task, model, objective and loop are the same as in ``train``; nothing is tested.
+    Task, model, objective and loop are the same as in ``train``; nothing is tested. Compiled
+    programs are cached as by the commands.
     """
+    use_compilation_cache()
     task.check(config, training.ONE_DEVICE)
     check_integers(1, 1, runs=config.fit.runs)
     (run,), (splits,), init, notes = _prepare(task, config, InitRun.of(init_run), data=data)
@@ -336,16 +339,14 @@ def fit_data(
         else:
             folder = Path(run_dir)
             check_run_dir(folder, task, config, resume=False)
-        session = training.Session(folder, progress=False, parallel=training.Parallel("none"))
+        how: Any = {"parallel": training.Parallel("none"), "checkpoints": run_dir is not None}
+        session = training.Session(folder, progress=False, **how)
         ends.enter_context(session.holding())
         write_data_spec(folder, run.data_spec)
         write_config(folder, task, config)
         if init is not None:
             init.write(folder)
-        how: dict[str, Any] = {
-            "config": fit_config(config, len(splits.train)),
-            "session": session,
-        }
-        training.fit(model, objective, splits, opt_state=opt_state, **how)
+        fit = fit_config(config, len(splits.train))
+        training.fit(model, objective, splits, config=fit, session=session, opt_state=opt_state)
         calibrate(folder, run, splits)
     return run

@@ -25,7 +25,9 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self, cast
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from flax import nnx
 
 from flax_linattn import storage
 from flax_linattn.checkpoint.arrays import (
@@ -354,6 +356,33 @@ class Checkpointer:
             ) from error
         if failed:
             raise LostProcessError("Process 0 could not write a checkpoint; see its own message.")
+
+
+class BestInMemory:
+    """Holds the best parameters of a single model whose run is not saved.
+
+    It has the methods of ``Checkpointer`` that the training loop calls.
+    """
+
+    def __init__(self) -> None:
+        self.variables: tuple[nnx.State, ...] = ()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def save(self, state: TrainState, history: History) -> None:
+        """Copies the parameters if they are the best so far; the next step donates the state."""
+        if state.steps_done == history.runs[0].best_step:
+            self.variables = jax.tree.map(jnp.copy, (state.params, state.model_state))
+
+    def settle(self) -> None:
+        """Does nothing, as nothing is being written."""
+
+    def wait(self) -> None:
+        """Does nothing, as nothing is being written."""
 
 
 def _reason(error: BaseException) -> str:

@@ -18,7 +18,7 @@ from flax import nnx
 from flax_linattn.checkpoint.arrays import fingerprint
 from flax_linattn.checks import OptionError
 from flax_linattn.training.batches import Loader, Splits, StackedBatches, check_batches
-from flax_linattn.training.checkpointer import list_checkpoints
+from flax_linattn.training.checkpointer import BestInMemory, list_checkpoints
 from flax_linattn.training.history import History
 from flax_linattn.training.objective import FitConfig, Objective
 from flax_linattn.training.placement import Parallel
@@ -53,7 +53,8 @@ class FitResult:
     Args:
         runs: The result of each run; one entry for a single model.
         best_run: The index of the run with the best monitored value; the first one in a tie.
-        best_checkpoint: The folder that the selected parameters were read from.
+        best_checkpoint: The folder that the selected parameters were read from; None for a session
+            without checkpoints.
         epochs: Number of finished passes over the training batches.
         steps: Number of training steps done.
         stopped_early: Whether training ended before the last step.
@@ -64,7 +65,7 @@ class FitResult:
 
     runs: tuple[RunResult, ...]
     best_run: int
-    best_checkpoint: Path
+    best_checkpoint: Path | None
     epochs: int
     steps: int
     stopped_early: bool
@@ -213,7 +214,10 @@ def fit(
                 models, objective, run_splits, config, session, given, stop, ends, opt_state
             )
             trainer.train()
-        if is_stacked:
+        best_checkpoint = None
+        if isinstance(trainer.checkpointer, BestInMemory):
+            nnx.update(models[0], *trainer.checkpointer.variables)
+        elif is_stacked:
             best_checkpoint, _, best = read_best(models[0], session.run_dir)
         else:
             best_checkpoint = load_best(models[0], session.run_dir)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 import re
 from collections.abc import Callable
@@ -168,6 +169,8 @@ class OptimizerOptions:
         return int(self.warmup * total_steps) if self.warmup < 1 else int(self.warmup)
 
 
+# Cached, as the optimizer is: the steps of equal options are then compiled once.
+@functools.lru_cache(maxsize=8)
 def make_schedule(
     options: OptimizerOptions, total_steps: int, steps_per_epoch: int
 ) -> float | optax.Schedule:
@@ -232,6 +235,13 @@ def make_optimizer(
         Array([-0.1, -0.1], dtype=float32)
     """
     schedule = make_schedule(options, total_steps, steps_per_epoch)
+    return _make_optimizer(options, schedule, inject_hyperparams)
+
+
+@functools.lru_cache(maxsize=8)
+def _make_optimizer(
+    options: OptimizerOptions, schedule: float | optax.Schedule, inject_hyperparams: bool
+) -> optax.GradientTransformation:
     mask = weight_decay_mask if options.decay_mask == "matrices" else None
     decay: dict[str, Any] = {"b2": options.beta2, "weight_decay": options.weight_decay}
     make: Callable[..., optax.GradientTransformation]

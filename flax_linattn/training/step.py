@@ -41,8 +41,6 @@ TrainStep = Callable[[TrainState, Batch], TrainState]
 EvaluationStep = Callable[[nnx.State, nnx.State, Metrics, Batch], Metrics]
 
 
-# Cached by its arguments, so that a second training in a process compiles nothing again.
-@functools.lru_cache(maxsize=8)
 def make_train_step(
     graphdef: nnx.GraphDef[Any],
     loss_fn: LossFn,
@@ -83,16 +81,30 @@ def make_train_step(
         >>> int(step(state, {"x": jnp.ones((3, 2))}).step)
         1
     """
+    runs = placement.num_runs
+    seeds = np.uint32(seed) if runs is None else run_seeds(seed, runs)
+    return partial(_train_step(graphdef, loss_fn, optimizer, placement, max_skipped), seeds)
+
+
+# Cached by its arguments, so that a second training in a process compiles nothing again.
+@functools.lru_cache(maxsize=8)
+def _train_step(
+    graphdef: nnx.GraphDef[Any],
+    loss_fn: LossFn,
+    optimizer: optax.GradientTransformation,
+    placement: Placement,
+    max_skipped: int,
+) -> Callable[..., TrainState]:
+    """Returns the compiled ``(seeds, state, batch) -> state`` of all seeds."""
     update = make_update(graphdef, loss_fn, optimizer, placement.run_placement, max_skipped)
 
-    def train_one(state: TrainState, batch: Batch) -> TrainState:
+    def train_one(seed: ArrayLike, state: TrainState, batch: Batch) -> TrainState:
         return placement.keep(update(state, batch, seed))
 
     if placement.num_runs is None:
-        return placement.compile(train_one, 2, donate=0)
-    seeds = run_seeds(seed, placement.num_runs)
+        return placement.compile(train_one, 3, donate=1)
 
-    def train_runs(state: TrainState, batches: Batch) -> TrainState:
+    def train_runs(seeds: ArrayLike, state: TrainState, batches: Batch) -> TrainState:
         assert state.active is not None and state.done is not None
         before = state.runs
         after = map_runs(update, placement)(before, batches, seeds)
@@ -102,7 +114,7 @@ def make_train_step(
         )
         return placement.keep(after)
 
-    return placement.compile(train_runs, 2, donate=0)
+    return placement.compile(train_runs, 3, donate=1)
 
 
 def run_seeds(seed: int, num_runs: int) -> np.ndarray:

@@ -19,7 +19,12 @@ from flax import nnx
 from flax_linattn.checks import check_integers
 from flax_linattn.storage import file_lock
 from flax_linattn.training.batches import Loader
-from flax_linattn.training.checkpointer import Checkpointer, list_checkpoints, remove_unfinished
+from flax_linattn.training.checkpointer import (
+    BestInMemory,
+    Checkpointer,
+    list_checkpoints,
+    remove_unfinished,
+)
 from flax_linattn.training.history import History, Timer
 from flax_linattn.training.metrics import mean_columns, run_means
 from flax_linattn.training.non_finite import (
@@ -57,6 +62,8 @@ class Session:
         trackers: Loggers of running metrics and throughput every 20 steps, and of each validation.
         profile_steps: Number of steps to trace with ``jax.profiler``, from step 11 of this session
             on, into ``profile`` in the run folder; a shorter session has no trace.
+        checkpoints: Whether checkpoints of a single model are written. Without them the run cannot
+            be resumed or loaded, and its best parameters are held in memory.
 
     Raises:
         OptionError: If ``profile_steps`` is negative.
@@ -72,6 +79,7 @@ class Session:
     parallel: Parallel | None = None
     trackers: Sequence[Tracker] = ()
     profile_steps: int = 0
+    checkpoints: bool = True
     _holders: set[int] = dataclasses.field(
         default_factory=set, init=False, repr=False, compare=False
     )
@@ -151,7 +159,10 @@ class Trainer:
         self.run_dir = Path(self.session.run_dir)
         size = sum(x.size for x in jax.tree.leaves(self.state.params))
         self.num_parameters = size // len(self.history.runs)  # of one run; tokens count all runs
-        self.checkpointer = Checkpointer(self.run_dir, self.config.keep_latest)
+        saves = self.session.checkpoints or self.history.is_stacked
+        self.checkpointer: Checkpointer | BestInMemory = (
+            Checkpointer(self.run_dir, self.config.keep_latest) if saves else BestInMemory()
+        )
         self.profile = Profile(self.run_dir / "profile", self.step, self.session.profile_steps)
         self.trackers = tuple(self.session.trackers) if is_main() else ()
         self.timer = Timer(self.history)
@@ -357,18 +368,17 @@ class Trainer:
     def _interrupt(self, signum: int) -> NoReturn:
         self._save()
         self.checkpointer.wait()
-        path = list_checkpoints(self.run_dir)[-1].path
-        config = self.config
+        config, saved = self.config, list_checkpoints(self.run_dir)
         done = f"after step {self.step}"
         if config.epochs is None:
             done += f" of {config.steps}"
         else:
             done += f" ({self.history.epochs_done} of {config.epochs} epochs finished)"
         noun = "runs" if self.history.is_stacked else "run"
-        message = (
-            f"Stopped by {signal.Signals(signum).name} {done}. "
-            f"Saved {path}. To continue, start the same {noun} again with the resume option."
-        )
+        message = f"Stopped by {signal.Signals(signum).name} {done}."
+        if saved:
+            message += f" Saved {saved[-1].path}. To continue, start the same {noun} again with "
+            message += "the resume option."
         if is_main():
             print(message, file=sys.stderr)
         raise Interrupted(signum, message)

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from flax_linattn import compilation
 from flax_linattn.data.sets.catalog import CATALOG
-from tests import compilation, test_language, times
+from tests import test_language, times
 
 ROOT = Path(__file__).parents[2]
 PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")

@@ -124,7 +124,8 @@ def test_numbers_as_classes_missing_values_and_seeds():
 
 
 @pytest.mark.parametrize("model", ["minirocket", "attention"])
-def test_a_classifier_of_noise_warns(model):
+def test_a_classifier_of_noise_warns(model, monkeypatch):
+    monkeypatch.setattr("flax_linattn.training.checkpointer.write_checkpoint", None)  # no folder
     X, y = np.random.default_rng(0).normal(size=(40, 12, 1)), np.arange(40) % 2
     y = np.where(np.arange(40) < 30, 0, y)
     with no_training(), pytest.warns(UserWarning, match="the most frequent class 8. %"):

@@ -112,7 +112,7 @@ def recorded(batches, path):
 def train(run_dir: Path, *, runs=None, epochs=3, model=None, train=None, validation=None,
           parallel=None, loss=loss_fn, optimizer=None, hyperparameters=None, monitor="loss",
           mode="min", validate=None, resume=False, trackers=(), profile_steps=0, seed=3,
-          opt_state=None, tokens_per_example=None, **config):  # fmt: skip
+          opt_state=None, tokens_per_example=None, checkpoints=True, **config):  # fmt: skip
     """Fits the problem; returns the model and the result.
 
     With ``runs`` there are as many seeds at once, and a list of models is returned. ``train`` may
@@ -151,6 +151,7 @@ def train(run_dir: Path, *, runs=None, epochs=3, model=None, train=None, validat
             parallel=Parallel("none") if parallel is None else parallel,
             trackers=trackers,
             profile_steps=profile_steps,
+            checkpoints=checkpoints,
         ),
     )
     return model, result

@@ -12,10 +12,12 @@ from flax_linattn.checks import OptionError
 from flax_linattn.training import (
     FitConfig,
     Objective,
+    OptimizerOptions,
     TrainState,
     evaluate,
     list_checkpoints,
     load_checkpoint,
+    make_optimizer,
     make_train_step,
 )
 from flax_linattn.training.history import History
@@ -127,13 +129,22 @@ def test_each_step_draws_from_the_seed_and_its_number():
 
 
 def test_each_step_compiles_once(tmp_path):
-    @chex.assert_max_traces(n=4)  # to train, to validate, and for each fit to name the metrics
+    @chex.assert_max_traces(n=5)  # to train, to validate, and for each fit to name the metrics
     def traced(model, batch, dropout_key):
         return loss_fn(model, batch, dropout_key)
 
     chex.clear_trace_counter()
     train(tmp_path, epochs=2, loss=traced)
     train(tmp_path, epochs=4, loss=traced, resume=True)
+    train(tmp_path / "seed", epochs=2, loss=traced, seed=4)
+
+
+def test_equal_options_make_one_optimizer():
+    """Its identity decides whether a step is compiled again."""
+    assert make_optimizer(OptimizerOptions(), 90, 9) is make_optimizer(OptimizerOptions(), 80, 8)
+    cosine = OptimizerOptions(schedule="cosine")
+    assert make_optimizer(cosine, 90, 9) is make_optimizer(cosine, 90, 9)
+    assert make_optimizer(cosine, 90, 9) is not make_optimizer(cosine, 80, 8)
 
 
 def test_the_state_stays_on_one_of_eight_devices(tmp_path):

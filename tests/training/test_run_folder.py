@@ -24,6 +24,7 @@ from tests.training import problem
 from tests.training.problem import (
     Net,
     Source,
+    bits,
     fingerprint,
     make_batches,
     read_metrics,
@@ -302,3 +303,11 @@ def test_the_record_of_a_best_that_is_gone(tmp_path):
     _, result = train(tmp_path, epochs=9, mode="max", keep_latest=3, patience=3, resume=True)
     assert (result.best_step, result.stopped_early, result.epochs) == (15, True, 6)
     assert np.isfinite(result.best_value)
+
+
+@pytest.mark.parametrize("mode", ["min", "max"])  # the best parameters are the last, or the first
+def test_the_best_parameters_of_a_run_that_is_not_saved(mode, tmp_path):
+    saved, of_saved = train(tmp_path / "saved", mode=mode)
+    model, result = train(tmp_path / "not", mode=mode, checkpoints=False)
+    assert bits(model) == bits(saved) and result.best_step == of_saved.best_step
+    assert result.best_checkpoint is None and list_checkpoints(tmp_path / "not") == []

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy import optimize
 
 from flax_linattn.checks import check_integers, check_positive
 from flax_linattn.data.events import EventSequences
@@ -93,7 +93,7 @@ class Search:
             ]
         )
         low, high = np.log(self.bounds)
-        result = optimize.minimize(
+        result = scipy.optimize.minimize(
             self.minimized,
             x,
             jac=True,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike, NDArray
-from scipy import special
 
 from flax_linattn.checks import (
     MAX_SEED,
@@ -56,7 +56,7 @@ def log_survival(values: NDArray[np.float64], mixture: Mixture) -> NDArray[np.fl
     """Log probability [n] of exceeding values, which may be 0; exact far out in the tails."""
     weights, means, deviations = mixture
     z = (log(values) - means[:, None]) / deviations[:, None]
-    tails = np.logaddexp.reduce(log(weights)[:, None] + special.log_ndtr(-z), axis=0)
+    tails = np.logaddexp.reduce(log(weights)[:, None] + scipy.special.log_ndtr(-z), axis=0)
     return np.minimum(tails, 0)  # rounding of the weights must not make it a gain
 
 

@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy
 from flax import nnx
 from numpy.typing import NDArray
-from scipy.special import softmax
 
 from flax_linattn import data, inference, models
 from flax_linattn.models.closed_form import cross_entropy, fit_weights
@@ -76,7 +76,7 @@ def decide(
         Decisions(classes=array([0, 1]), fractions=array([0.5, 1. ]))
     """
     at = np.minimum(np.asarray([*prefix_lengths, np.iinfo(np.int32).max]), lengths[:, None])
-    is_sure = softmax(logits, axis=-1).max(axis=-1) >= threshold
+    is_sure = scipy.special.softmax(logits, axis=-1).max(axis=-1) >= threshold
     is_sure &= np.asarray([*prefix_lengths, 0]) <= lengths[:, None]
     is_sure[:, -1] = True
     first = is_sure.argmax(axis=1)
