@@ -206,7 +206,7 @@ def table(rows: Rows, size: Size) -> str:
                 "Linear maps are interpolated between two prefix lengths if all training series "
                 "have one length. Otherwise the map of the longer one is used, and the accuracy "
                 "may be below that at the shorter one.",
-                "A stream does not know that a series has ended, and the padding with zeros tells "
+                "A stream does not know that a series has ended, and the padding with zeros shows "
                 "MiniRocket the length of each series. In cross-validation on training data (two "
                 "seeds of features) a map of whole series alone would answer at the end in 82 "
                 "instead of 74 % of PickupGestureWiimoteZ, but in the middle in 13 to 37 instead "

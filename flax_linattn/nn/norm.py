@@ -38,8 +38,8 @@ def standardize(x: Array, epsilon: float, is_centered: bool) -> Array:
 def _standardize_jvp(
     epsilon: float, is_centered: bool, primals: tuple[Array], tangents: tuple[Array]
 ) -> tuple[Array, Array]:
-    y, inverse_deviation = _standardize(*primals, epsilon, is_centered)
-    dx = inverse_deviation * tangents[0]
+    y, factor = _standardize(*primals, epsilon, is_centered)
+    dx = factor * tangents[0]
     dy = dx - y * jnp.mean(y * dx, axis=-1, keepdims=True)
     return y, dy - jnp.mean(dx, axis=-1, keepdims=True) if is_centered else dy
 
@@ -47,8 +47,8 @@ def _standardize_jvp(
 def _standardize(x: Array, epsilon: float, is_centered: bool) -> tuple[Array, Array]:
     # Flax's fast variance E[x^2] - E[x]^2 loses all digits where the mean is large.
     x = x - jnp.mean(x, axis=-1, keepdims=True) if is_centered else x
-    inverse_deviation = jax.lax.rsqrt(jnp.mean(x * x, axis=-1, keepdims=True) + epsilon)
-    return x * inverse_deviation, inverse_deviation
+    factor = jax.lax.rsqrt(jnp.mean(x * x, axis=-1, keepdims=True) + epsilon)
+    return x * factor, factor
 
 
 class LayerNorm(nnx.LayerNorm):
