@@ -110,10 +110,13 @@ class Forgetting(ScoredAttention):
         # is enough.
         decay = jax.lax.associative_scan(jnp.add, log_decay, axis=2, reverse=True)
         since = jnp.pad(decay[:, :, 1:], ((0, 0), (0, 0), (0, 1))) + later[..., None]
-        return super().update_sums(rows, q, slots, since[:, :, None]), later + decay[:, :, 0]
+        later = later + jnp.sum(log_decay, axis=2)  # not decay[:, :, 0], which needs more memory
+        return super().update_sums(rows, q, slots, since[:, :, None]), later
 
     def mean_of_sums(self, sums: Any, q: Array) -> Array:
-        return super().mean_of_sums(sums[0], q)
+        # NaN stands for an invalid argument, and reaches outputs even from the first token.
+        y = super().mean_of_sums(sums[0], q)
+        return jnp.where(jnp.isnan(sums[1])[..., None, None], jnp.nan, y)
 
     def _reference(
         self, q: Array, k: Keys, v: Values, visible: Visible, parameters: Parameters
