@@ -1,22 +1,26 @@
-"""Time of a step with a key/value cache, by the number of cached tokens and the capacity.
+"""Time of a step with a key/value cache, relative to NumPy's products and to a copy.
 
     python -m experiments.efficiency.cache
 
-Steps of one sequence with 1,000 tokens in the cache, and with a full cache; the new token is
-included. Each step is compared with a step that reads all slots at once, as steps did before they
-read blocks, and with our step without donation of the state, which copies the state. All programs
-of a row run in turns in one process, each with its own cache, always at the same length.
+Steps with 1,000 tokens in the cache, of one sequence and of 16, and with a full cache of 10,000;
+the new token is included. Each step is compared with the same attention in NumPy, which appends
+nothing; with a copy of as many bytes as the step reads, half of them read and half written; with
+itself; with a step that reads all slots at once; and with our step without donation of the state,
+which copies the state. All programs of a row run in turns in one process, each with its own cache,
+always at the same length. Times are of the processor.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from experiments.measured import Measured, Rows
 from experiments.rules import Range
@@ -24,11 +28,13 @@ from flax_linattn import ops
 from flax_linattn.bench import Journal, baselines, compile_program, inputs, run_in_turns, spread
 from flax_linattn.bench.comparisons import OURS
 from flax_linattn.bench.report import markdown, number
+from flax_linattn.bench.timing import normal
 from flax_linattn.typing import Array
 
 MECHANISMS = ("softmax", "expressive", "forgetting", "elementwise", "aft")
+NUMPY, COPY, AGAIN = "NumPy", "copy", "the same step again"
 ALL_SLOTS, NOT_DONATED = "all slots at once", "state not donated"
-FULL = "full"
+PEERS = (NUMPY, COPY, AGAIN, ALL_SLOTS, NOT_DONATED)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,50 +42,79 @@ class Size:
     """Settings of the measurement at one scale.
 
     Attributes:
-        mechanisms: their names.
-        held: tokens in a cache that is not full; the capacity of the smallest cache.
-        max_lengths: slots of a cache.
+        mechanisms: their names; softmax is measured with a window of as many tokens, too.
+        caches: sequences, tokens in the cache and slots of each row.
         rounds: how often each program is timed.
         seconds: no further round of a row begins after so long, once there are three.
     """
 
     mechanisms: tuple[str, ...] = MECHANISMS
-    held: int = 1000
-    max_lengths: tuple[int, ...] = (1000, 10_000, 100_000)
+    caches: tuple[tuple[int, int, int], ...] = (
+        *((1, 1000, 1000), (1, 1000, 2000), (1, 1000, 10_000), (1, 10_000, 10_000)),
+        *((16, 1000, 1000), (16, 1000, 2000)),
+    )
     num_heads: int = 8
     dim: int = 64
-    rounds: int = 15
-    seconds: float = 90.0
+    rounds: int = 31
+    seconds: float = 12.0
 
 
 def measure(size: Size, journal: Journal) -> None:
-    for name in size.mechanisms:
-        for held in (str(size.held), FULL):
-            key = {"mechanism": name, "held": held}
-            journal.row(key, partial(steps, size, name, held))
+    for batch, held, slots in size.caches:
+        windows = (f"softmax:window={held}",) if held == slots else ()
+        for name in (*size.mechanisms, *windows):
+            key = {"mechanism": name, "batch": batch, "held": held, "slots": slots}
+            journal.row(key, partial(steps, size, **key))
 
 
-def steps(size: Size, name: str, held: str) -> dict[str, Any]:
-    """Costs of a step, by ``max_length`` and program."""
-    one = ops.get_mechanism(name)
-    arrays = inputs(one, 1, num_heads=size.num_heads, dim=size.dim)
-    programs: dict[str, Callable[[], Array]] = {}
-    results: dict[str, dict[str, Any]] = {}
-    for capacity in size.max_lengths:
-        length = capacity if held == FULL else size.held
-        state = one.init_state(1, size.num_heads, size.dim, size.dim, capacity)
-        state = dataclasses.replace(state, length=jnp.full_like(state.length, length - 1))
-        results[str(capacity)] = {}
-        for which, way in ((OURS, one), (ALL_SLOTS, at_once(one)), (NOT_DONATED, one)):
-            donated = which != NOT_DONATED
-            call, facts = make_step(way, jax.tree.map(jnp.copy, state), arrays, donated=donated)
-            programs[f"{capacity} {which}"] = call
-            results[str(capacity)][which] = facts
-    times = run_in_turns(programs, (), size.rounds, size.seconds)
+def steps(size: Size, mechanism: str, batch: int, held: int, slots: int) -> dict[str, Any]:
+    """Costs of a step and of its peers, by program."""
+    one = ops.get_mechanism(mechanism)
+    shape = {"num_heads": size.num_heads, "dim": size.dim}
+    arrays = inputs(one, 1, batch_size=batch, **shape)
+    cached = inputs(one, held, batch_size=batch, **shape)
+    state = one.init_state(batch, size.num_heads, size.dim, size.dim, slots)
+    key, value = normal(state.key.shape, state.value.shape)
+    length = jnp.full_like(state.length, held - 1)
+    state = dataclasses.replace(state, key=key, value=value, length=length)
+    results: dict[str, dict[str, Any]] = {NUMPY: {}, COPY: {}, AGAIN: {}}
+    programs = peers(one, cached)
+    for which, way in ((OURS, one), (ALL_SLOTS, at_once(one)), (NOT_DONATED, one)):
+        donated = which != NOT_DONATED
+        call, facts = make_step(way, jax.tree.map(jnp.copy, state), arrays, donated=donated)
+        programs[which], results[which] = call, facts
+    programs[AGAIN] = programs[OURS]
+    times = run_in_turns(programs, (), size.rounds, size.seconds, time.process_time)
     for program, values in times.items():
-        slots, _, which = program.partition(" ")
-        results[slots][which]["milliseconds"] = spread(values)
+        results[program]["milliseconds"] = spread(values)
     return {"results": results}
+
+
+def peers(one: ops.Mechanism, cached: list[Array]) -> dict[str, Callable[[], Any]]:
+    """The same attention in NumPy on contiguous heads, and a copy of its keys."""
+    channelwise = one.capabilities.channelwise
+    q, k, v = (np.asarray(x if channelwise else jnp.swapaxes(x, 1, 2)) for x in cached[:3])
+    q = q[:, -1:] if channelwise else np.ascontiguousarray(q[:, :, -1:].swapaxes(2, 3))
+    k, v = np.ascontiguousarray(k), np.ascontiguousarray(v)
+    decay = np.zeros(k.shape[:3], k.dtype)
+    copied = np.empty_like(k)
+
+    def step() -> Any:
+        if channelwise:
+            score = k if one.name == "aft" else -((q - k) ** 2)
+            weight = np.exp(score - score.max(axis=1, keepdims=True))
+            return (weight * v).sum(axis=1) / weight.sum(axis=1)
+        score = np.matmul(k, q)[..., 0] * k.shape[-1] ** -0.5
+        if one.name == "forgetting":
+            score = score + decay
+        if one.name == "expressive":
+            weight = score * score / (1 + score * score)
+        else:
+            weight = np.exp(score - score.max(axis=-1, keepdims=True))
+        y = np.matmul(weight[:, :, None], v)[:, :, 0]
+        return y / weight.sum(axis=-1, keepdims=True)
+
+    return {NUMPY: step, COPY: lambda: np.copyto(copied, k)}
 
 
 def at_once(mechanism: Any) -> ops.Mechanism:
@@ -119,34 +154,18 @@ def make_step(
 
 
 def table(rows: Rows, size: Size) -> str:
-    min_capacity = min(size.max_lengths)
-    heads = ["mechanism", "tokens in the cache", "max_length", "ms per step", "temporary MB"]
-    heads += [
-        f"relative to a cache of {min_capacity:,}",
-        f"{ALL_SLOTS}: relative time",
-        "temporary MB",
-    ]
-    heads += [f"{NOT_DONATED}: relative time"]
+    heads = ["mechanism", "sequences", "tokens in the cache", "slots", "ms per step"]
+    heads += ["temporary MB", *(f"x {peer}" for peer in PEERS[:2])]
+    heads += [f"{peer}: relative time" for peer in PEERS[2:]]
     lines = []
     for row in rows:
-        unit = Range.of(row["results"][str(min_capacity)][OURS]["milliseconds"])
-        for capacity, results in row["results"].items():
-            took = {which: Range.of(result["milliseconds"]) for which, result in results.items()}
-            memory = {which: number(x["temporary_bytes"] / 1e6) for which, x in results.items()}
-            held = capacity if row["held"] == FULL else row["held"]
-            lines.append(
-                [
-                    row["mechanism"],
-                    f"{int(held):,}",
-                    f"{int(capacity):,}",
-                    took[OURS].text(),
-                    memory[OURS],
-                    took[OURS].over(unit).text(),
-                    took[ALL_SLOTS].over(took[OURS]).text(),
-                    memory[ALL_SLOTS],
-                    took[NOT_DONATED].over(took[OURS]).text(),
-                ]
-            )
+        results = row["results"]
+        took = {which: Range.of(result["milliseconds"]) for which, result in results.items()}
+        ours = took[OURS].middle
+        cells = [row["mechanism"], *(f"{row[name]:,}" for name in ("batch", "held", "slots"))]
+        cells += [took[OURS].text(), number(results[OURS]["temporary_bytes"] / 1e6)]
+        cells += [number(ours / took[peer].middle) for peer in PEERS[:2]]
+        lines.append(cells + [number(took[peer].middle / ours) for peer in PEERS[2:]])
     return markdown(heads, lines)
 
 

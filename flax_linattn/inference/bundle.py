@@ -32,6 +32,7 @@ from flax_linattn.inference.model import (
     state_grows,
 )
 from flax_linattn.inference.prefill import prefill_chunk
+from flax_linattn.inference.saved import FORMAT as STATE_FORMAT
 from flax_linattn.inference.state import state_bytes
 from flax_linattn.storage import atomic_write
 from flax_linattn.typing import Array
@@ -163,6 +164,7 @@ def export(
             {"name": n, **describe_array(leaf)} for n, (_, leaf) in zip(names, paths, strict=True)
         ],
         "state_bytes": state_bytes(initial),
+        "state_format": STATE_FORMAT,
         "max_length": max_length,
         "chunk_sizes": sorted(chunk_sizes),
         "weights": list(weights),

@@ -458,8 +458,9 @@ def _check_usable(path: Path, signature: Mapping[str, Any]) -> None:
 
 def _fingerprint(signature: Mapping[str, Any]) -> str:
     """SHA-256 of the parts on which sessions depend, without dates, versions and platforms."""
-    names = ("observation", "output", "state", "max_length", "task")
-    parts = [signature["parts"][WEIGHTS]["sha256"], *(signature[name] for name in names)]
+    names = ("observation", "output", "state", "state_format", "max_length", "task")
+    known = (signature[name] for name in names if name in signature)  # no format in early bundles
+    parts = [signature["parts"][WEIGHTS]["sha256"], *known]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 

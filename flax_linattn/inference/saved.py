@@ -19,7 +19,8 @@ from flax_linattn.inference.state_diff import diff_states, layout
 from flax_linattn.safe_npz import MAX_MEMBERS, SUFFIX, ArrayHeader, NpzError, NpzFile
 from flax_linattn.storage import atomic_write, open_regular
 
-FORMAT = 2
+FORMAT = 3
+"""Format of state files; format 2 had caches of shape [B, L, H, K] instead of [B, H, L, K]."""
 MAX_METADATA_BYTES = 1 << 20
 _METADATA = "facts"
 Tree = TypeVar("Tree")
@@ -246,9 +247,10 @@ def _readable(path: str | Path) -> Iterator[None]:
 def _read_metadata(path: str | Path, archive: _Archive) -> dict[str, Any]:
     form = archive.metadata.pop("format", None)
     if form != FORMAT:
+        reason = " (caches store each head's tokens together since format 3)" if form == 2 else ""
         raise ValueError(
-            f"{path} has format {quote(form)}, but this version reads format {FORMAT}; choose "
-            "another file for a new stream."
+            f"{path} has format {quote(form)}, but this version reads format {FORMAT}{reason}; "
+            "choose another file for a new stream."
         )
     return archive.metadata
 

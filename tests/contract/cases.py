@@ -238,9 +238,7 @@ def meaning(state: Any) -> list[Any]:
     xp = np if all(isinstance(leaf, np.ndarray) for leaf in leaves) else jnp
     if isinstance(state, ops.KVCache | ops.WindowCache):
         slots = (state.key, state.value, *state.per_token.values())
-        used = [
-            state.is_used.reshape(*state.is_used.shape, *(1,) * (each.ndim - 2)) for each in slots
-        ]
+        used = [xp.expand_dims(state.is_used, (1, *range(3, each.ndim))) for each in slots]
         return [xp.where(u, s, xp.zeros_like(s)) for u, s in zip(used, slots, strict=True)]
     return [xp.where(xp.isinf(leaf), xp.zeros_like(leaf), leaf) for leaf in leaves]
 

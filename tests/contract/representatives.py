@@ -10,7 +10,7 @@ runs those of the mechanisms whose files a change touches (``changed.py``).
 from collections.abc import Iterable
 
 ENGINE: dict[str, tuple[str, ...]] = {
-    "softmax": ("block_plan", "blocks", "cache", "single_query", "scored"),
+    "softmax": ("block_plan", "blocks", "cache", "scored"),
     "softmax:window=3": ("window",),
     "forgetting": ("double_float",),
     "aaren": (

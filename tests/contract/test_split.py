@@ -89,7 +89,7 @@ def used(state: Any, length: int) -> list[Any]:
     """The meaning of a state, of a cache the first ``length`` slots."""
     inner = cases.unpacked(state)
     leaves = cases.meaning(inner)
-    return [leaf[:, :length] for leaf in leaves] if isinstance(inner, ops.KVCache) else leaves
+    return [leaf[:, :, :length] for leaf in leaves] if isinstance(inner, ops.KVCache) else leaves
 
 
 @pytest.mark.parametrize("cut", [3, pytest.param(0, marks=pytest.mark.slow)])

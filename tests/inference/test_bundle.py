@@ -123,8 +123,9 @@ def test_a_session_is_saved_and_continued(export: Any, tmp_path: Path) -> None:
     assert other.num_steps == 1 and first != want and first["prediction"] in "wxyz"
     later = rewritten(export(), tmp_path / "a", created="2027-01-01", platforms=["cpu", "tpu"])
     Bundle(later).session().from_bytes(saved)  # a bundle that was renewed
-    with pytest.raises(BundleError, match="the session belongs to another bundle"):
-        Bundle(export("softmax")).session().from_bytes(saved)
+    for another in (export("softmax"), rewritten(export(), tmp_path / "b", state_format=2)):
+        with pytest.raises(BundleError, match="the session belongs to another bundle"):
+            Bundle(another).session().from_bytes(saved)
     for wrong, message in ((b"PK", "other bytes"), (saved[:-1], "are cut"), (saved + b"0", "long")):
         with pytest.raises(BundleError, match=message):
             other.from_bytes(wrong)

@@ -118,6 +118,10 @@ CRAFTED = {
     ),
     "facts of megabytes": (longer_facts, "longer than"),
     "another format": (fact("format", 7), "has format 7, but this version reads"),
+    "another layout of caches": (
+        fact("format", 2),
+        "caches store each head's tokens together since format 3",
+    ),
     "another model": (fact("model", 7), "of another stream.*: its model has other weights"),
     "another mechanism": (
         lambda path, entries: states.with_facts(
@@ -248,7 +252,7 @@ def test_the_command_shows_what_a_file_holds(name, saved, tmp_path, capsys):
     shown = dict(line.split(None, 1) for line in succeed(capsys, "state", str(path)).splitlines())
     assert shown["task"] == name and shown["mechanism"] == "aaren"
     assert shown["rows"] == shown["num_steps"] == "5"
-    assert shown["file"].endswith("format 2") and shown["arrays"].endswith("bytes")
+    assert shown["file"].endswith("format 3") and shown["arrays"].endswith("bytes")
     if name == "forecast":
         assert shown["time"] == "2016-07-01T04:00:00"
     facts = states.facts_of(states.entries_of(path)) | {"run": "\x1b[2J", "deep": [[1] * 1000]}

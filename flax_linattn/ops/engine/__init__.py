@@ -37,7 +37,7 @@ one loop iteration, a *tile* a chunk of a hand-derived scan, a *shard* the span 
 
 Parts of mechanisms: ``decays`` (sums of log-decays), ``gates`` (how layers compute them),
 ``double_float`` (their differences in cache mechanisms), ``features``, ``monomials`` and
-``random_features`` (feature maps), ``polynomials`` (TaylorShift's weights), ``single_query`` (the
-products of a step). Tools: ``tiles`` (array operations on time), ``recompute_vjp`` (a gradient that
-stores only inputs), ``primal_only`` (other code where nothing is differentiated).
+``random_features`` (feature maps), ``polynomials`` (TaylorShift's weights). Tools: ``tiles`` (array
+operations on time), ``recompute_vjp`` (a gradient that stores only inputs), ``primal_only`` (other
+code where nothing is differentiated).
 """

@@ -279,11 +279,11 @@ class RunningMean(NamedTuple):
         weight_function: WeightFunction,
         score: Scores,
         v: Array,
-        sums: Callable[..., Array] | None = None,
+        drop: Callable[[Array], Array] | None = None,
     ) -> RunningMean:
         """Includes one more block of keys, with scores [B, H, T, S] and values [B, H, S, V].
 
-        ``sums`` replaces the product of weights and values by a faster one.
+        ``drop`` applies dropout to weights, whose total it does not change.
         """
         # The level only rises, so earlier weights only shrink; it cancels, so it has no gradient.
         level = jax.lax.stop_gradient(self.level.maximum(score.level(weight_function)))
@@ -291,7 +291,7 @@ class RunningMean(NamedTuple):
         before = weight_function.rescale(*self.level.relative_to(level)) * self.total
         total = before + jnp.sum(weight, axis=-1)
         inverse = safe_divide(jnp.ones_like(total), total)
-        here = einsum("bhts,bhsv->bhtv", weight, v) if sums is None else sums(weight, v)
+        here = einsum("bhts,bhsv->bhtv", weight if drop is None else drop(weight), v)
         # y is stored as the mean so far, which is as large as the values; sums of weights times
         # values could be far larger.
         y = (before * inverse)[..., None] * self.y

@@ -38,19 +38,21 @@ CACHE_DTYPES = ("bfloat16", "float16", "float32", "float64")
 class KVCache:
     """Cache of keys and values of the valid tokens so far, without gaps.
 
+    The slots of a head are contiguous, so that a step multiplies them in place.
+
     Attributes:
-        key: Keys of shape [B, L, H, K]; slots from ``length`` on are unused.
-        value: Values of shape [B, L, H, V].
+        key: Keys of shape [B, H, L, K]; slots from ``length`` on are unused.
+        value: Values of shape [B, H, L, V].
         length: Integer array of shape [B], number of tokens appended. A length above L marks an
             overflow.
         growable: Static; whether the cache was made without ``max_length``, so that every call that
             appends enlarges it (a new shape, hence a new compilation).
-        per_token: Per-token inputs (``token_arguments``) of shape [B, L, ...], by name, in the
-            accumulation dtype; empty if the mechanism has none.
+        per_token: Per-token inputs (``token_arguments``) by name, with the slots after their first
+            axis, such as [B, H, L], in the accumulation dtype; empty if the mechanism has none.
     """
 
-    key: Float[Array, "B L H K"]
-    value: Float[Array, "B L H V"]
+    key: Float[Array, "B H L K"]
+    value: Float[Array, "B H L V"]
     length: Int[Array, "B"]
     growable: bool = dataclasses.field(metadata={"static": True})
     per_token: Parameters = dataclasses.field(default_factory=dict)
@@ -58,7 +60,7 @@ class KVCache:
     @property
     def capacity(self) -> int:
         """Number of slots L in the cache."""
-        return self.key.shape[1]
+        return self.key.shape[2]
 
     def append(
         self,
@@ -86,13 +88,12 @@ class KVCache:
         room = k.shape[1] if self.growable else 0
         slots = length[:, None] + jnp.cumsum(keep, axis=1, dtype=jnp.int32) - 1
         slots = jnp.where(keep, slots, self.capacity + room)  # out of range: dropped
-        rows = jnp.arange(k.shape[0], dtype=jnp.int32)[:, None]
 
         def write(old: Array, new: Array) -> Array:
             old = forget(old, restart)
             if self.growable:
-                old = jnp.pad(old, ((0, 0), (0, room), *((0, 0),) * (old.ndim - 2)))
-            return old.at[rows, slots].set(new.astype(old.dtype), mode="drop")
+                old = jnp.pad(old, ((0, 0), (0, 0), (0, room), *((0, 0),) * (old.ndim - 3)))
+            return write_slots(old, slots, new)
 
         return KVCache(
             key=write(self.key, k),
@@ -126,6 +127,17 @@ class KVCache:
     def has_overflowed(self) -> Array:
         """Boolean array [B]; True marks sequences that lost tokens because the cache was full."""
         return self.length > self.capacity
+
+
+def write_slots(cached: Array, slots: Array, new: Array) -> Array:
+    """Writes tokens [B, S, H, ...] to slots [B, S] of a cache [B, H, L, ...].
+
+    Slots out of range are dropped. Every head has its own index: XLA on a CPU then writes a donated
+    cache in place, but copies it for a slice over heads and for ``dynamic_update_slice``.
+    """
+    rows, heads = (jnp.arange(size, dtype=jnp.int32) for size in cached.shape[:2])
+    at = cached.at[rows[:, None, None], heads[:, None], slots[:, None]]
+    return at.set(jnp.swapaxes(new, 1, 2).astype(cached.dtype), mode="drop")
 
 
 def forget(x: Array, restart: Array | None) -> Array:
@@ -163,6 +175,28 @@ class Pairs(NamedTuple):
     parameters: Parameters
     per_key: Any
     per_query: Any
+    per_pair: PairInputs = PairInputs()
+
+
+class Slots(NamedTuple):
+    """Slots of a cache that one query reads.
+
+    Attributes:
+        k: Keys of shape [B, H, S, K].
+        v: Values of shape [B, H, S, V].
+        per_token: Per-token inputs of shape [B, H, S, ...], by name; 0 where invisible.
+        visible: Boolean array of shape [B, S].
+        positions: Positions of query and keys; None unless the mechanism ``uses_positions``.
+        parameters: The mechanism's own arguments, by name.
+        per_pair: Mask, bias and dropout of the pairs.
+    """
+
+    k: Array
+    v: Array
+    per_token: Parameters
+    visible: Array
+    positions: Positions | None
+    parameters: Parameters
     per_pair: PairInputs = PairInputs()
 
 
@@ -215,31 +249,24 @@ class CacheMechanism(Mechanism):
 
     @property
     def block(self) -> int:
-        """Number of cached tokens that ``step`` reads at a time."""
-        return 2 * self.chunk_size
+        """Number of cached tokens that ``step`` reads at a time, except from small caches."""
+        return self.chunk_size
 
     def init_sums(self, q: Array, v: Array) -> Any:
-        """Returns the sums over no keys for queries [B, 1, H, K], or None to read all slots.
+        """Returns the sums over no slots for queries [B, H, 1, K], or None for ``attend_block``.
 
-        With ``update_sums`` and ``mean_of_sums`` they let ``step`` read only the used part of a
-        cache, block by block. With None, the default, ``step`` weights all slots, and its time
-        follows the capacity.
+        With ``update_sums`` and ``mean_of_sums`` they let ``step`` read the cache in place, and
+        only its used part, block by block. With None, the default, ``step`` moves the heads of all
+        slots, and its time follows the capacity.
         """
         return None
 
-    def update_sums(self, sums: Any, pairs: Pairs, visible: Visible) -> Any:
-        """Includes one more block of keys in the sums; blocks come in reverse order of time.
-
-        Args:
-            sums: Sums over the later blocks.
-            pairs: One query and the block of keys. ``per_key`` holds the per-token inputs
-                themselves, 0 where invisible; ``per_query`` is None.
-            visible: Boolean array of shape [B, 1, S].
-        """
+    def update_sums(self, sums: Any, q: Array, slots: Slots) -> Any:
+        """Includes one more block of slots in the sums; blocks come in reverse order of time."""
         raise NotImplementedError
 
-    def mean_of_sums(self, sums: Any, q: Array) -> Outputs:
-        """Returns the outputs of ``attend_block`` over all blocks in the sums."""
+    def mean_of_sums(self, sums: Any, q: Array) -> Array:
+        """Returns the outputs [B, H, 1, V] over all blocks in the sums."""
         raise NotImplementedError
 
     def pair_positions(
@@ -262,18 +289,17 @@ class CacheMechanism(Mechanism):
     def _init_state(self, sizes: StateSizes) -> KVCache:
         self._check_capacity(sizes.max_length)
         dtype = sizes.dtype if self.cache_dtype is None else self.cache_dtype
-        slots = (sizes.batch_size, sizes.max_length or 0, sizes.num_heads)
+        slots = sizes.max_length or 0
+        rows = (sizes.batch_size, sizes.num_heads, slots)
         return KVCache(
-            key=jnp.zeros((*slots, sizes.key_dim), dtype),
-            value=jnp.zeros((*slots, sizes.value_dim), dtype),
+            key=jnp.zeros((*rows, sizes.key_dim), dtype),
+            value=jnp.zeros((*rows, sizes.value_dim), dtype),
             length=jnp.zeros((sizes.batch_size,), jnp.int32),
             growable=sizes.max_length is None,
             per_token={
-                each.name: jnp.zeros(
-                    (*slots[:2], *each.shape(sizes.num_heads, sizes.key_dim, sizes.value_dim)),
-                    sizes.dtype,
-                )
+                each.name: jnp.zeros((sizes.batch_size, first, slots, *others), sizes.dtype)
                 for each in self.token_arguments
+                for first, *others in [each.shape(sizes.num_heads, sizes.key_dim, sizes.value_dim)]
             },
         )
 
@@ -298,12 +324,10 @@ class CacheMechanism(Mechanism):
         k, v, per_token = call.k, call.v, call.per_token
         earlier = cache.time_ordered if cached else cache
         if cached:
-            k = jnp.concatenate([earlier.key.astype(k.dtype), k], axis=1)
-            v = jnp.concatenate([earlier.value.astype(v.dtype), v], axis=1)
-            per_token = jax.tree.map(
-                lambda old, new: jnp.concatenate([old, new], axis=1),
-                _cached_per_token(cache),
-                per_token,
+            k, v, per_token = jax.tree.map(
+                lambda old, new: jnp.concatenate([by_token(old).astype(new.dtype), new], axis=1),
+                (earlier.key, earlier.value, _hide(cache.per_token, cache.is_used)),
+                (k, v, per_token),
             )
 
         positions = _follow_slots(_positions(new, call.segments, cache.length), cached)
@@ -399,18 +423,17 @@ class CacheMechanism(Mechanism):
         new = jnp.ones((batch, 1), bool) if call.mask is None else call.mask[:, None]
         k, v, per_token = jax.tree.map(lambda x: x[:, None], (call.k, call.v, call.per_token))
         state = call.state.append(k, v, new, None, per_token)
-        q = call.q[:, None].astype(accumulation_dtype(call.q.dtype))
-        y = self._attend_to_cache(q, state, call.parameters)[:, 0]
+        q = call.q[:, :, None].astype(accumulation_dtype(call.q.dtype))
+        y = self._attend_to_cache(q, state, call.parameters)
         y = jnp.where((state.length == 0)[:, None, None], jnp.zeros_like(y), y)
         return jnp.where(state.has_overflowed[:, None, None], jnp.nan, y), state
 
     def _attend_to_cache(self, q: Array, cache: KVCache, parameters: Parameters) -> Array:
-        """Computes outputs [B, 1, H, V] of queries that follow all cached tokens."""
-        shape = (*q.shape[:1], q.shape[2], cache.capacity)
-        per_pair = PairInputs.check(parameters, *shape)
+        """Computes outputs [B, H, V] of queries [B, H, 1, K] that follow all cached tokens."""
+        per_pair = PairInputs.check(parameters, *q.shape[:2], cache.capacity)
         if per_pair.is_given:
             return self._attend_to_all_slots(q, cache.time_ordered, parameters, per_pair)
-        if cache.capacity <= self.block or self.init_sums(q, cache.value) is None:
+        if cache.capacity <= 4 * self.block or self.init_sums(q, cache.value) is None:
             return self._attend_to_all_slots(q, cache, parameters)
         return primal_only(
             self._attend_to_used_slots, self._attend_to_all_slots, q, cache, parameters
@@ -424,18 +447,18 @@ class CacheMechanism(Mechanism):
         per_pair: PairInputs = PairInputs(),  # noqa: B008  (immutable)
     ) -> Array:
         """Attends to all slots at once, masking unused ones."""
-        per_key = self.prepare_per_token(_cached_per_token(cache))
-        pairs = Pairs(
-            q,
-            cache.key.astype(q.dtype),
-            cache.value.astype(q.dtype),
-            self._slot_positions(cache, jnp.arange(cache.capacity, dtype=jnp.int32)),
-            parameters,
-            per_key,
-            jax.tree.map(lambda x: _take_slot(x, cache.length - 1), per_key),
-            per_pair,
-        )
-        return self.attend_block(pairs, cache.is_used[:, None, :])
+        visible = cache.is_used[:, None]
+        slots = self._slots(q, cache, cache.is_used, parameters, 0)._replace(per_pair=per_pair)
+        sums = self.init_sums(q, slots.v)
+        if sums is not None:
+            y = by_token(self.mean_of_sums(self.update_sums(sums, q, slots), q))
+            return per_pair.poison(y, per_pair.visible_pairs(visible))[:, 0]
+        q, k, v, per_token = jax.tree.map(by_token, (q, slots.k, slots.v, slots.per_token))
+        per_key = self.prepare_per_token(per_token)
+        last = jnp.clip(cache.length - 1, 0, cache.capacity - 1)[:, None]
+        per_query = jax.tree.map(lambda x: gather_time(x, last), per_key)
+        pairs = Pairs(q, k, v, slots.positions, parameters, per_key, per_query, per_pair)
+        return self.attend_block(pairs, visible)[:, 0]
 
     def _attend_to_used_slots(self, q: Array, cache: KVCache, parameters: Parameters) -> Array:
         """Attends block by block, from the last token down to the first slots."""
@@ -447,32 +470,28 @@ class CacheMechanism(Mechanism):
             first = (blocks - 1 - i) * size
             # A block that would reach beyond the cache begins earlier.
             begin = jnp.minimum(first, cache.capacity - size)
-            slots = begin + jnp.arange(size, dtype=jnp.int32)
-            visible = (slots >= first) & (slots < cache.length[:, None])
-            k, v, per_token = jax.tree.map(
-                lambda x: jax.lax.dynamic_slice_in_dim(x, begin, size, 1),
-                (cache.key, cache.value, cache.per_token),
-            )
-            pairs = Pairs(
-                q,
-                k.astype(q.dtype),
-                v.astype(q.dtype),
-                self._slot_positions(cache, slots),
-                parameters,
-                {name: masks.zero_padding(x, visible) for name, x in per_token.items()},
-                None,
-            )
-            return self.update_sums(sums, pairs, visible[:, None])
+            index = begin + jnp.arange(size, dtype=jnp.int32)
+            visible = (index >= first) & (index < cache.length[:, None])
+            return self.update_sums(sums, q, self._slots(q, cache, visible, parameters, begin))
 
         sums = match_varying_axes((self.init_sums(q, cache.value.astype(q.dtype)), q, cache))[0]
-        return self.mean_of_sums(jax.lax.fori_loop(0, blocks, body, sums), q)
+        return self.mean_of_sums(jax.lax.fori_loop(0, blocks, body, sums), q)[:, :, 0]
 
-    def _slot_positions(self, cache: KVCache, slots: Array) -> Positions | None:
-        """Returns the positions of each sequence's last token and of some slots."""
-        if not self.uses_positions:
-            return None
-        key_positions = jnp.broadcast_to(slots, (cache.length.shape[0], slots.shape[0]))
-        return Positions(cache.length[:, None] - 1, key_positions)
+    def _slots(
+        self, q: Array, cache: KVCache, visible: Array, parameters: Parameters, begin: int | Array
+    ) -> Slots:
+        """Reads as many slots as ``visible`` [B, S] has, from slot ``begin`` on."""
+        size = visible.shape[1]
+        k, v, per_token = jax.tree.map(
+            lambda x: x if size == x.shape[2] else jax.lax.dynamic_slice_in_dim(x, begin, size, 2),
+            (cache.key, cache.value, cache.per_token),
+        )
+        positions = None
+        if self.uses_positions:
+            index = jnp.broadcast_to(begin + jnp.arange(size, dtype=jnp.int32), visible.shape)
+            positions = Positions(cache.length[:, None] - 1, index)
+        k, v, per_token = k.astype(q.dtype), v.astype(q.dtype), _hide(per_token, visible)
+        return Slots(k, v, per_token, visible, positions, parameters)
 
     def _check_overflow(self, state: KVCache, parameters: Parameters) -> None:
         if isinstance(state.length, jax.core.Tracer) or state.length.size == 0:
@@ -504,14 +523,19 @@ class CacheMechanism(Mechanism):
         check_state_like(self.name, state, expected)
 
 
-def _cached_per_token(cache: KVCache) -> Parameters:
-    """Returns the per-token inputs of cached tokens, with 0 in unused slots."""
-    return {name: masks.zero_padding(x, cache.is_used) for name, x in cache.per_token.items()}
+def by_token(x: Array) -> Array:
+    """Converts [B, H, S, ...] to [B, S, H, ...]."""
+    return jnp.swapaxes(x, 1, 2)
 
 
-def _take_slot(x: Array, index: Array) -> Array:
-    """Converts [B, L, ...] to [B, 1, ...] at one slot of each sequence, clipped to the cache."""
-    return gather_time(x, jnp.clip(index, 0, x.shape[1] - 1)[:, None])
+def _hide(per_token: Parameters, visible: Array) -> Parameters:
+    """Zeroes per-token inputs [B, H, S, ...] of slots that are not visible [B, S]."""
+
+    def hide(x: Array) -> Array:
+        keep = jnp.expand_dims(visible, (1, *range(3, x.ndim)))
+        return jnp.where(keep, x, jnp.zeros_like(x))
+
+    return jax.tree.map(hide, per_token)
 
 
 def _follow_slots(own: Array, cached: int) -> Positions:

@@ -22,8 +22,7 @@ from flax_linattn.ops.engine.blocks import (
     WeightFunction,
     attend_in_blocks,
 )
-from flax_linattn.ops.engine.cache import CacheMechanism, Pairs
-from flax_linattn.ops.engine.single_query import single_query_scores, single_query_sums
+from flax_linattn.ops.engine.cache import CacheMechanism, KVCache, Pairs, Slots
 from flax_linattn.typing import Array, Outputs, Parameters, Visible
 
 
@@ -84,17 +83,33 @@ class ScoredAttention(CacheMechanism):
             self.weight_function, q, k, v, scale, visibility, self.chunk_size, self.offsets(pairs)
         )
 
-    def init_sums(self, q: Array, v: Array) -> Any:
-        by_head = jnp.swapaxes(q, 1, 2)
-        return RunningMean.empty(self.weight_function, by_head, v, bool(self.token_arguments))
+    @property
+    def block(self) -> int:
+        return max(1, self.chunk_size // 2)
 
-    def update_sums(self, sums: Any, pairs: Pairs, visible: Visible) -> Any:
-        scale = jnp.asarray(self._scale(pairs.q.shape[-1], pairs.parameters)).astype(pairs.q.dtype)
-        product = self.weight_function.cap_scores(single_query_scores(pairs.q * scale, pairs.k))
-        product = jnp.where(visible[:, None], product, self.weight_function.masked_score)
-        offsets = self.offsets(pairs)
-        score = Scores(product, None if offsets is None else offsets.by_head().differences())
-        return sums.update(self.weight_function, score, pairs.v, single_query_sums)
+    def init_sums(self, q: Array, v: Array) -> Any:
+        return RunningMean.empty(self.weight_function, q, v, bool(self.token_arguments))
+
+    def update_sums(self, sums: Any, q: Array, slots: Slots, offset: Array | None = None) -> Any:
+        """Includes slots, whose scores have an ``offset`` [B, H, 1, S] if there is one."""
+        scale = jnp.asarray(self._scale(q.shape[-1], slots.parameters)).astype(q.dtype)
+        product = scores(q * scale, slots.k, "bhtk,bhsk->bhts")
+        product = self.weight_function.cap_scores(product)
+        visible_pairs = slots.per_pair.visible_pairs(slots.visible[:, None])
+        product = slots.per_pair.add_bias(product, visible_pairs)
+        product = jnp.where(visible_pairs, product, self.weight_function.masked_score)
+        score = Scores(product, offset)
+        return sums.update(self.weight_function, score, slots.v, slots.per_pair.drop)
 
     def mean_of_sums(self, sums: Any, q: Array) -> Array:
-        return jnp.swapaxes(sums.y, 1, 2)
+        return sums.y
+
+    def _attend_to_used_slots(self, q: Array, cache: KVCache, parameters: Parameters) -> Array:
+        # A CPU copies a block before its product, but reads all slots in place, so blocks take
+        # about twice as long per token.
+        return jax.lax.cond(
+            2 * jnp.max(cache.length) >= cache.capacity,
+            self._attend_to_all_slots,
+            super()._attend_to_used_slots,
+            *(q, cache, parameters),
+        )

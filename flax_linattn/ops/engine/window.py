@@ -16,7 +16,7 @@ from flax_linattn.ops.contract.call import Call
 from flax_linattn.ops.contract.masks import Segments
 from flax_linattn.ops.contract.pair_inputs import permute_tokens
 from flax_linattn.ops.contract.state import register_state
-from flax_linattn.ops.engine.cache import KVCache, forget
+from flax_linattn.ops.engine.cache import KVCache, forget, write_slots
 from flax_linattn.ops.engine.tiles import gather_time
 from flax_linattn.typing import Array, Parameters
 
@@ -28,17 +28,17 @@ class WindowCache:
     """Cache of keys and values of the first N valid tokens and of the last W others.
 
     Attributes:
-        key: Keys of shape [B, N + W, H, K]: N slots of the first tokens (attention sinks), then the
+        key: Keys of shape [B, H, N + W, K]: N slots of the first tokens (attention sinks), then the
             ring; slots from ``length`` on are unused.
-        value: Values of shape [B, N + W, H, V].
+        value: Values of shape [B, H, N + W, V].
         length: Integer array of shape [B], number of cached tokens, at most N + W.
         end: Integer array of shape [B], slot in the ring of the next token: that of the oldest
             token once all slots are used.
         sinks: Static; number N of first tokens, by default 0.
     """
 
-    key: Float[Array, "B L H K"]
-    value: Float[Array, "B L H V"]
+    key: Float[Array, "B H L K"]
+    value: Float[Array, "B H L V"]
     length: Int[Array, "B"]
     end: Int[Array, "B"]
     sinks: int = dataclasses.field(default=0, metadata={"static": True})
@@ -46,7 +46,7 @@ class WindowCache:
     @property
     def capacity(self) -> int:
         """Number of slots N + W."""
-        return self.key.shape[1]
+        return self.key.shape[2]
 
     @property
     def window(self) -> int:
@@ -85,7 +85,8 @@ class WindowCache:
         slots = self.sinks + (self.end[:, None] + ring) % self.window
         first = jnp.broadcast_to(first, (slots.shape[0], self.sinks))
         slots = jnp.concatenate([first, slots], axis=1)
-        key, value = (gather_time(x, slots) for x in (self.key, self.value))
+        at = slots[:, None, :, None]
+        key, value = (jnp.take_along_axis(x, at, axis=2) for x in (self.key, self.value))
         used = jnp.take_along_axis(self.is_used, slots, axis=1)
         return _OrderedCache(key, value, self.length, growable=False, used=used)
 
@@ -109,15 +110,9 @@ class WindowCache:
         slots = jnp.where(is_first, number, ring)
         stored = keep & (is_first | (total[:, None] - count < self.window))
         slots = jnp.where(stored, slots, self.capacity)  # out of range: dropped
-        rows = jnp.arange(k.shape[0], dtype=jnp.int32)[:, None]
-
-        def write(old: Array, new: Array) -> Array:
-            old = forget(old, restart)
-            return old.at[rows, slots].set(new.astype(old.dtype), mode="drop")
-
         return WindowCache(
-            key=write(self.key, k),
-            value=write(self.value, v),
+            key=write_slots(forget(self.key, restart), slots, k),
+            value=write_slots(forget(self.value, restart), slots, v),
             length=jnp.minimum(length + total, self.capacity),
             end=(end + jnp.maximum(total - before, 0)) % self.window,
             sinks=self.sinks,

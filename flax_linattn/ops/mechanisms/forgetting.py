@@ -33,6 +33,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, ClassVar
 
+import jax
 import jax.numpy as jnp
 
 from flax_linattn.ops.contract.averages import softmax_by_head
@@ -41,8 +42,8 @@ from flax_linattn.ops.contract.numerics import scores
 from flax_linattn.ops.contract.pair_inputs import PairInputs, weight_shape
 from flax_linattn.ops.contract.token_arguments import TokenArgument
 from flax_linattn.ops.engine.blocks import Offsets, WeightFunction
-from flax_linattn.ops.engine.cache import Pairs
-from flax_linattn.ops.engine.double_float import DoubleFloat, running_sum
+from flax_linattn.ops.engine.cache import Pairs, Slots
+from flax_linattn.ops.engine.double_float import running_sum
 from flax_linattn.ops.engine.gates import LOG_DECAY
 from flax_linattn.ops.engine.scored import ScoredAttention
 from flax_linattn.ops.mechanisms.forgetting_aaren import decay_between
@@ -98,20 +99,24 @@ class Forgetting(ScoredAttention):
     def offsets(self, pairs: Pairs) -> Offsets:
         return Offsets(pairs.per_query, pairs.per_key)
 
-    def init_sums(self, q: Array, v: Array) -> tuple[Any, DoubleFloat]:
-        # The second part is the decay [B, 1, H] since the block, which comes later in time.
-        zeros = jnp.zeros(q.shape[:3], q.dtype)
-        return super().init_sums(q, v), DoubleFloat(zeros, zeros)
+    def init_sums(self, q: Array, v: Array) -> tuple[Any, Array]:
+        # The second part is the decay [B, H] since the block, which comes later in time.
+        return super().init_sums(q, v), jnp.zeros(q.shape[:2], q.dtype)
 
-    def update_sums(self, sums: Any, pairs: Pairs, visible: Visible) -> tuple[Any, DoubleFloat]:
+    def update_sums(self, sums: Any, q: Array, slots: Slots) -> tuple[Any, Array]:  # type: ignore[override]
         rows, later = sums
-        decay_between = self.prepare_per_token(pairs.per_key)
-        now = DoubleFloat(*(x[:, -1:] for x in decay_between)).add(later)
-        pairs = pairs._replace(per_key=decay_between, per_query=now)
-        return super().update_sums(rows, pairs, visible), now
+        log_decay = jnp.maximum(slots.per_token["log_decay"], -MAX_DECAY)
+        # Sums from the newest token back are the decays themselves: nothing cancels, and one float
+        # is enough.
+        decay = jax.lax.associative_scan(jnp.add, log_decay, axis=2, reverse=True)
+        since = jnp.pad(decay[:, :, 1:], ((0, 0), (0, 0), (0, 1))) + later[..., None]
+        later = later + jnp.sum(log_decay, axis=2)  # not decay[:, :, 0], which needs more memory
+        return super().update_sums(rows, q, slots, since[:, :, None]), later
 
     def mean_of_sums(self, sums: Any, q: Array) -> Array:
-        return super().mean_of_sums(sums[0], q)
+        # NaN stands for an invalid argument, and reaches outputs even from the first token.
+        y = super().mean_of_sums(sums[0], q)
+        return jnp.where(jnp.isnan(sums[1])[..., None, None], jnp.nan, y)
 
     def _reference(
         self, q: Array, k: Keys, v: Values, visible: Visible, parameters: Parameters

@@ -63,7 +63,7 @@ def test_blocks_are_the_whole(mechanism: CacheMechanism) -> None:
             jax.jit(functools.partial(step, whole(mechanism)))(state, token),
         )
         assert_close(got, want, np.float64)
-        used = state.is_used[..., None, None]
+        used = state.is_used[:, None, :, None]
         hidden = dataclasses.replace(
             state, key=jnp.where(used, state.key, 1e6), value=jnp.where(used, state.value, 1e6)
         )

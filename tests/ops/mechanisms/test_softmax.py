@@ -225,7 +225,7 @@ def test_sinks_continue_in_a_state(cut: int) -> None:
     for t in (12, 13):
         y, state = mechanism.step(q[:, t], k[:, t], v[:, t], state, mask[:, t])
         np.testing.assert_allclose(y, want[:, t], rtol=1e-5, atol=1e-5)
-    assert state.key.shape[1] == 5
+    assert state.key.shape[2] == 5
 
 
 def test_sinks_and_their_ring_make_few_blocks() -> None:
