@@ -84,8 +84,9 @@ class PolynomialMechanism(KernelMechanism):
 
     def _crossing(self, call: Call) -> float:
         """Returns the number of tokens from which ``auto`` takes the efficient form."""
-        (num_features,) = jax.eval_shape(self.key_features, call.k[0, 0, 0]).shape
-        return speed_crossover(num_features, call.k.shape[-1], is_causal=call.is_causal)
+        key = jax.ShapeDtypeStruct(call.k.shape[-1:], call.k.dtype)
+        (num_features,) = jax.eval_shape(self.key_features, key).shape
+        return speed_crossover(num_features, *key.shape, is_causal=call.is_causal)
 
     def _direct(self, call: Call) -> tuple[Outputs, State]:
         """Computes the weights in blocks; makes the state only if it is returned."""

@@ -57,10 +57,10 @@ def test_forms_are_the_polynomial(order: int) -> None:
 def test_weights_are_positive(order: int, x: list[float]) -> None:
     """And grow with x down to where the polynomial of one order less is 0, -1 at the highest."""
     mechanism = ops.TaylorShift(order=order)
-    weight = homogeneous_polynomial(mechanism._coefficients, np.array(sorted(x)), 1.0)
+    weight = homogeneous_polynomial(mechanism.polynomial, np.array(sorted(x)), 1.0)
     assert (weight > 0).all()
     near = homogeneous_polynomial(
-        mechanism._coefficients, np.array(sorted(e for e in x if e >= -1)), 1.0
+        mechanism.polynomial, np.array(sorted(e for e in x if e >= -1)), 1.0
     )
     assert (np.diff(near) >= -1e-12 * near[1:]).all()
 
