@@ -141,17 +141,18 @@ MISSED = pytest.mark.xfail(reason="its four arrays of weights are 128 inputs, th
 
 
 MOST_INPUTS = {"rwkv": 18, "taylorshift": 14}
-"""Of rwkv every channel has a score and a decay of its own: they, the maximum, how far it has
-fallen and the gradients of all are an input each, of which a head has an eighth elsewhere.
-TaylorShift has unit vectors and their gradients beside the eight inputs of others, and stores its
-tokens with zeros for what is not finite: in a layer they take the place of the projections, here
-of arguments, which do not count."""
+"""Inputs of the mechanisms that take more than 11. Up to six are the tokens with zeros for what is
+not finite, and their gradients: in a layer they take the place of the projections, here of
+arguments, which do not count. Without that replacement all others took at most 10. Of rwkv every
+channel has a score and a decay of its own: they, the maximum, how far it has fallen and the
+gradients of all are an input each, of which a head has an eighth elsewhere. TaylorShift has unit
+vectors and their gradients, too."""
 
 
 @pytest.mark.parametrize("name", [_mostly_slow(name) for name in CAUSAL])
 def test_training_makes_no_weights_of_all_pairs(name: str) -> None:
     """All pairs would be 128 inputs and more, all d^2 products 8, all powers of EA-6 7 each way."""
-    assert growth(ops.get_mechanism(name), is_causal=True) <= MOST_INPUTS.get(name, 10)
+    assert growth(ops.get_mechanism(name), is_causal=True) <= MOST_INPUTS.get(name, 11)
 
 
 @pytest.mark.slow
