@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 
 RIDGE_STRENGTHS = np.logspace(-4, 4, 17)
 """Regularization strengths of the ridge, in units of the mean eigenvalue of its Gram matrix."""
+BLOCK_ROWS = 4096
+"""Rows of which squares are held at once; a fit holds two copies of the features besides them."""
 MAX_WEIGHT = 1e3
 """Maximum weight of logits; logits that are always right have no finite best weight."""
 
@@ -58,29 +60,30 @@ def fit_ridge(
     targets = 2.0 * np.eye(num_classes)[labels] - 1.0
     middle = np.average(x, axis=0, weights=weights).astype(np.float64)
     mean = np.average(targets, axis=0, weights=weights)
-    centered, residual = root * (x - middle), root * (targets - mean)
+    centered, residual = x - middle, root * (targets - mean)
+    centered *= root
     # SVD of the features from the smaller side: centered = vectors * sqrt(values) * V^T.
     is_wide = x.shape[1] > len(x)
     values, vectors = _eigen(centered @ centered.T if is_wide else centered.T @ centered)
     if not len(values):
         values, vectors = np.ones(1), np.zeros((len(x) if is_wide else x.shape[1], 1))
     if not is_wide:
-        vectors = centered @ vectors / np.sqrt(values)
-    projected, squares = vectors.T @ residual, np.square(vectors)
-    own = weights / len(x)  # leverage of the mean
+        vectors = centered @ vectors
+        vectors /= np.sqrt(values)
+    projected = vectors.T @ residual
+    strengths = RIDGE_STRENGTHS * values.sum() / min(x.shape)
+    shrinkage = values[:, None] / (values[:, None] + strengths)
+    blocks = np.array_split(vectors, -(-len(vectors) // BLOCK_ROWS))
+    leverage = np.concatenate([np.square(block) @ shrinkage for block in blocks])
+    leverage += weights[:, None] / len(x)  # of the mean
 
-    def leave_one_out(strength: float) -> NDArray[np.float64]:
-        shrinkage = values / (values + strength)
-        leverage = squares @ shrinkage + own
-        left = np.maximum(1 - leverage, np.finfo(np.float64).eps)
-        return (residual - vectors @ (shrinkage[:, None] * projected)) / left[:, None]
+    def leave_one_out(index: int) -> NDArray[np.float64]:
+        left = np.maximum(1 - leverage[:, index, None], np.finfo(np.float64).eps)
+        return (residual - vectors @ (shrinkage[:, index, None] * projected)) / left
 
-    unit = values.sum() / min(x.shape)
-    strength = min(
-        RIDGE_STRENGTHS * unit, key=lambda s: float(np.mean(np.square(leave_one_out(s))))
-    )
-    kernel = centered.T @ (vectors @ (projected / (values + strength)[:, None]))
-    held_out = targets - leave_one_out(strength) / root
+    best = min(range(len(strengths)), key=lambda i: float(np.mean(np.square(leave_one_out(i)))))
+    kernel = centered.T @ (vectors @ (projected / (values + strengths[best])[:, None]))
+    held_out = targets - leave_one_out(best) / root
     return RidgeFit(kernel, mean - middle @ kernel, held_out)
 
 
