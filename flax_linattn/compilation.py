@@ -41,7 +41,7 @@ def cache_root() -> Path:
 def programs_folder() -> Path:
     """The folder of the programs that this jaxlib compiles on this kind of processor.
 
-    A program may hold instructions that another processor does not know.
+    A program may contain instructions that another type of CPU does not support.
     """
     kind = platform.processor()
     with suppress(OSError):
@@ -52,7 +52,7 @@ def programs_folder() -> Path:
 
 
 def prune(max_bytes: int = MAX_BYTES) -> None:
-    """Removes the programs that were used longest ago, of all kinds, beyond ``max_bytes``."""
+    """Removes the least recently used programs, of all jaxlibs and CPU types, beyond a limit."""
     used = []
     for path in cache_root().rglob("*"):
         with suppress(OSError):  # another process may prune at the same time
@@ -87,7 +87,11 @@ def use_compilation_cache() -> None:
         with tempfile.TemporaryFile(dir=folder) as file:
             file.write(bytes(2**20))  # raises on a full disk
     except (OSError, RuntimeError) as error:
-        print(f"note: compiled programs are not cached: {error}", file=sys.stderr)
+        print(
+            f"note: compiled programs are not cached: {error}; set FLAX_LINATTN_PROGRAMS to "
+            "another folder",
+            file=sys.stderr,
+        )
         return
     set_compilation_cache(folder)
 
@@ -96,6 +100,7 @@ def set_compilation_cache(folder: str | Path) -> None:
     """Caches the programs that JAX compiles from now on in a folder."""
     import jax
 
+    # JAX compiles a program again if its cache entry cannot be read, which needs no warning.
     warnings.filterwarnings(
         "ignore", "Error (reading|writing) persistent compilation cache entry", UserWarning
     )

@@ -24,12 +24,12 @@ RIDGE, MINIROCKET, LSTM = "ridge", "MiniRocket", "LSTM"
 TEASER, NON_MYOPIC = "TEASER", "non-myopic"
 LINEAR, DEFAULT = "ours, closed form", "ours, default"
 ATTENTION = "ours, attention"
-"""The attention of the default, without the linear maps: no run of its own."""
+"""Attention of the default without the linear maps, tested in the runs of the default."""
 FIRST_DEFAULT = "ours, first default"
 """The default of commit ef61f6bc, which fitted two weights. Its stored rows are kept: they were
 computed before the default changed, for which the test accuracy on Japanese Vowels was a reason.
 """
-UNEQUAL = ("JapaneseVowels", "PickupGestureWiimoteZ", "SpokenArabicDigits")
+UNEQUAL_LENGTH = ("JapaneseVowels", "PickupGestureWiimoteZ", "SpokenArabicDigits")
 """Data sets whose sequences have different lengths."""
 CHANGED_FOR = ("JapaneseVowels",)
 """Data sets whose test accuracy was a reason to change the default."""
@@ -92,7 +92,7 @@ class TaskWithoutBaselines(ClassifyTask):
 
 
 def train(files: Mapping[str, Any], seed: int, time_limit: float) -> dict[str, Any]:
-    """Trains a run by the default preset, and tests it, and its attention alone."""
+    """Trains and tests a run of the default preset, and tests its attention alone."""
     options = {"preset": "minirocket", "mechanism": MECHANISM, "time_limit": time_limit}
     config = task_config("classify", seed=seed, **options, **files)
     with tempfile.TemporaryDirectory() as folder:

@@ -32,7 +32,7 @@ from experiments.classification.archive_methods import (
     MINIROCKET,
     OURS,
     RIDGE,
-    UNEQUAL,
+    UNEQUAL_LENGTH,
     Size,
 )
 from experiments.classification.archive_sets import find_files
@@ -225,9 +225,10 @@ def judge_against_minirocket(method: str) -> Judge:
         ours += f"{standard_error([*percents.values()]):.2f}, "
         ours += f"95 % interval {text(interval([*percents.values()]), 2)} over {len(percents)} "
         ours += f"data sets; {lost} lost: {each}"
-        even = [value for name, value in percents.items() if name not in UNEQUAL]
-        if len(even) > 1:
-            ours += f". Sets with series of one length: {text(interval(even), 2)} ({len(even)})"
+        equal_length = [value for name, value in percents.items() if name not in UNEQUAL_LENGTH]
+        if len(equal_length) > 1:
+            ours += f". Equal-length data sets: {text(interval(equal_length), 2)} points, 95 % "
+            ours += f"interval over {len(equal_length)}"
         return Verdict(judge_accuracy(by_set), ours)
 
     return judge

@@ -4,10 +4,11 @@
 
 Steps with 1,000 tokens in the cache, of one sequence and of 16, and with a full cache of 10,000;
 the new token is included. Each step is compared with the same attention in NumPy, which appends
-nothing; with a copy of as many bytes as the step reads, half of them read and half written; with
-itself; with a step that reads all slots at once; and with our step without donation of the state,
-which copies the state. All programs of a row run in turns in one process, each with its own cache,
-always at the same length. Times are of the processor.
+nothing; with a copy of the keys of the cached tokens, which moves as many bytes as a step reads,
+or half as many where a half-full cache is read at once; with itself; with a step that reads all
+slots at once; and with our step without donation of the state, which copies the state. All
+programs of a row run in turns in one process, each with its own cache, always at the same length.
+Times are CPU times of all threads.
 """
 
 from __future__ import annotations
@@ -32,9 +33,9 @@ from flax_linattn.bench.timing import normal
 from flax_linattn.typing import Array
 
 MECHANISMS = ("softmax", "expressive", "forgetting", "elementwise", "aft")
-NUMPY, COPY, AGAIN = "NumPy", "copy", "the same step again"
+NUMPY, COPY, REPEAT = "NumPy", "copy", "the same step again"
 ALL_SLOTS, NOT_DONATED = "all slots at once", "state not donated"
-PEERS = (NUMPY, COPY, AGAIN, ALL_SLOTS, NOT_DONATED)
+PEERS = (NUMPY, COPY, REPEAT, ALL_SLOTS, NOT_DONATED)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,8 +43,8 @@ class Size:
     """Settings of the measurement at one scale.
 
     Attributes:
-        mechanisms: their names; softmax is measured with a window of as many tokens, too.
-        caches: sequences, tokens in the cache and slots of each row.
+        mechanisms: their names; for full caches also softmax with a window of all cached tokens.
+        caches: for each row, the numbers of sequences, of cached tokens and of slots.
         rounds: how often each program is timed.
         seconds: no further round of a row begins after so long, once there are three.
     """
@@ -77,13 +78,13 @@ def steps(size: Size, mechanism: str, batch: int, held: int, slots: int) -> dict
     key, value = normal(state.key.shape, state.value.shape)
     length = jnp.full_like(state.length, held - 1)
     state = dataclasses.replace(state, key=key, value=value, length=length)
-    results: dict[str, dict[str, Any]] = {NUMPY: {}, COPY: {}, AGAIN: {}}
+    results: dict[str, dict[str, Any]] = {NUMPY: {}, COPY: {}, REPEAT: {}}
     programs = peers(one, cached)
     for which, way in ((OURS, one), (ALL_SLOTS, at_once(one)), (NOT_DONATED, one)):
         donated = which != NOT_DONATED
         call, facts = make_step(way, jax.tree.map(jnp.copy, state), arrays, donated=donated)
         programs[which], results[which] = call, facts
-    programs[AGAIN] = programs[OURS]
+    programs[REPEAT] = programs[OURS]
     times = run_in_turns(programs, (), size.rounds, size.seconds, time.process_time)
     for program, values in times.items():
         results[program]["milliseconds"] = spread(values)
@@ -154,7 +155,7 @@ def make_step(
 
 
 def table(rows: Rows, size: Size) -> str:
-    heads = ["mechanism", "sequences", "tokens in the cache", "slots", "ms per step"]
+    heads = ["mechanism", "sequences", "tokens in the cache", "slots", "CPU ms per step"]
     heads += ["temporary MB", *(f"x {peer}" for peer in PEERS[:2])]
     heads += [f"{peer}: relative time" for peer in PEERS[2:]]
     lines = []

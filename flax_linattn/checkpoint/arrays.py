@@ -124,7 +124,7 @@ def write_arrays(path: Path, items: Mapping[str, Mapping[str, np.ndarray]]) -> M
         >>> bool((state["kernel"][...] == model.kernel[...]).all())
         True
     """
-    import orbax.checkpoint as ocp  # takes a quarter of a second, which only files are worth
+    import orbax.checkpoint as ocp  # on first use: importing it takes a quarter of a second
 
     saved = {
         # Orbax refuses empty arrays, which need not be saved.

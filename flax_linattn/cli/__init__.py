@@ -390,6 +390,6 @@ commands:
 {listed}
 
 with any command:
-  {f"{CACHE} FOLDER":<{width}}  cache compiled programs in this folder, not in the user's cache
+  {f"{CACHE} FOLDER":<{width}}  cache compiled programs here, not in the user's cache folder
 
 'flax-linattn COMMAND --help' shows the main options of a command, '--help-all' all of them."""

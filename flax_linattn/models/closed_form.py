@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-import scipy
+import scipy  # which loads its parts on first use
 from numpy.typing import NDArray
 
 RIDGE_STRENGTHS = np.logspace(-4, 4, 17)

@@ -321,8 +321,8 @@ def fit_data(
 ) -> Run:
     """Trains a model on data in memory and selects its parameters, on one device.
 
-    Task, model, objective and loop are the same as in ``train``; nothing is tested. Compiled
-    programs are cached as by the commands.
+    Task, model, objective and loop are the same as in ``train``; nothing is tested. Without
+    ``run_dir`` no checkpoint is written. Compiled programs are cached as in the commands.
     """
     use_compilation_cache()
     task.check(config, training.ONE_DEVICE)

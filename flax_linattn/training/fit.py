@@ -162,7 +162,8 @@ def fit(
             or infinite; for several runs, if all of them do before their first validation.
         OSError: If a checkpoint cannot be written.
         LostProcessError: If another process of the run is lost, or could not write.
-        Interrupted: If the process received SIGINT or SIGTERM; the run was saved.
+        Interrupted: If the process received SIGINT or SIGTERM; the run was saved, unless
+            ``session.checkpoints`` is False.
 
     Example:
         >>> import tempfile, jax.numpy as jnp, numpy as np, optax

@@ -169,7 +169,7 @@ class OptimizerOptions:
         return int(self.warmup * total_steps) if self.warmup < 1 else int(self.warmup)
 
 
-# Cached, as the optimizer is: the steps of equal options are then compiled once.
+# Cached like the optimizer, so that training steps with equal options are compiled once.
 @functools.lru_cache(maxsize=8)
 def make_schedule(
     options: OptimizerOptions, total_steps: int, steps_per_epoch: int

@@ -95,7 +95,7 @@ def _train_step(
     placement: Placement,
     max_skipped: int,
 ) -> Callable[..., TrainState]:
-    """Returns the compiled ``(seeds, state, batch) -> state`` of all seeds."""
+    """Returns the compiled ``(seeds, state, batch) -> state``, which works for any seeds."""
     update = make_update(graphdef, loss_fn, optimizer, placement.run_placement, max_skipped)
 
     def train_one(seed: ArrayLike, state: TrainState, batch: Batch) -> TrainState:

@@ -62,8 +62,8 @@ class Session:
         trackers: Loggers of running metrics and throughput every 20 steps, and of each validation.
         profile_steps: Number of steps to trace with ``jax.profiler``, from step 11 of this session
             on, into ``profile`` in the run folder; a shorter session has no trace.
-        checkpoints: Whether checkpoints of a single model are written. Without them the run cannot
-            be resumed or loaded, and its best parameters are held in memory.
+        checkpoints: Whether to write checkpoints; several runs always write them. Without them a
+            run cannot be resumed or loaded, and the best parameters are held in memory.
 
     Raises:
         OptionError: If ``profile_steps`` is negative.

@@ -37,7 +37,8 @@ one loop iteration, a *tile* a chunk of a hand-derived scan, a *shard* the span 
 
 Parts of mechanisms: ``decays`` (sums of log-decays), ``gates`` (how layers compute them),
 ``double_float`` (their differences in cache mechanisms), ``features``, ``monomials`` and
-``random_features`` (feature maps), ``polynomials`` (TaylorShift's weights). Tools: ``tiles`` (array
-operations on time), ``recompute_vjp`` (a gradient that stores only inputs), ``primal_only`` (other
-code where nothing is differentiated).
+``random_features`` (feature maps), ``polynomials`` (weights that are polynomials) and
+``polynomial_kernel`` (which chooses between them and features). Tools: ``tiles`` (array operations
+on time), ``recompute_vjp`` (a gradient that stores only inputs), ``primal_only`` (other code where
+nothing is differentiated).
 """

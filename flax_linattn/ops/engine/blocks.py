@@ -283,7 +283,7 @@ class RunningMean(NamedTuple):
     ) -> RunningMean:
         """Includes one more block of keys, with scores [B, H, T, S] and values [B, H, S, V].
 
-        ``drop`` applies dropout to weights, whose total it does not change.
+        ``drop`` applies dropout to the weights of the values, not to the sum that normalizes them.
         """
         # The level only rises, so earlier weights only shrink; it cancels, so it has no gradient.
         level = jax.lax.stop_gradient(self.level.maximum(score.level(weight_function)))

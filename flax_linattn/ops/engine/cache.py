@@ -47,8 +47,8 @@ class KVCache:
             overflow.
         growable: Static; whether the cache was made without ``max_length``, so that every call that
             appends enlarges it (a new shape, hence a new compilation).
-        per_token: Per-token inputs (``token_arguments``) by name, with the slots after their first
-            axis, such as [B, H, L], in the accumulation dtype; empty if the mechanism has none.
+        per_token: Per-token inputs (``token_arguments``) by name, [B, H, L, ...] in the
+            accumulation dtype; empty if the mechanism has none.
     """
 
     key: Float[Array, "B H L K"]
@@ -249,14 +249,14 @@ class CacheMechanism(Mechanism):
 
     @property
     def block(self) -> int:
-        """Number of cached tokens that ``step`` reads at a time, except from small caches."""
+        """Number of slots that ``step`` reads at a time; up to 4 blocks it reads all at once."""
         return self.chunk_size
 
     def init_sums(self, q: Array, v: Array) -> Any:
-        """Returns the sums over no slots for queries [B, H, 1, K], or None for ``attend_block``.
+        """Returns the sums over no slots for queries [B, H, 1, K]; None to use ``attend_block``.
 
-        With ``update_sums`` and ``mean_of_sums`` they let ``step`` read the cache in place, and
-        only its used part, block by block. With None, the default, ``step`` moves the heads of all
+        With ``update_sums`` and ``mean_of_sums``, ``step`` reads slots without transposing them,
+        and of a large cache only the used blocks. With None, the default, ``step`` transposes all
         slots, and its time follows the capacity.
         """
         return None

@@ -1,7 +1,7 @@
-"""Kernel mechanisms whose weights are polynomials of q . k, which need no features.
+"""Kernel mechanisms whose weights are polynomials of q . k, so that they need no features.
 
-A head of d channels has about d^2 / 2 features at order 2, 2,145 for 64 channels: sequences of
-fewer tokens take less time by their weights, one for each pair of tokens.
+At order 2 a head of d channels has about d^2 / 2 features (TaylorShift: 2,145 for 64 channels).
+Sequences below ``speed_crossover`` take less time by the weights of all pairs of tokens.
 """
 
 from __future__ import annotations
@@ -26,18 +26,19 @@ from flax_linattn.typing import Array, Outputs, State, Visible
 
 
 def speed_crossover(num_features: int, key_dim: int, *, is_causal: bool = False) -> int:
-    """Sequence length from which features are faster than weights of pairs, measured on a CPU.
+    """Estimated sequence length from which features are faster than weights of pairs on a CPU.
 
-    Few features take longer than their number of multiplications suggests, at most 3 times as long.
-    The result is 0.8 to 1.3 times TaylorShift's measured crossover: 145, 570, 1,250 and 3,300
-    tokens for heads of 8, 16, 32 and 64 channels at order 2, forward and with gradients, and 1,300
-    and 6,000 tokens for 8 and 16 channels at order 4, forward (later with gradients). Causal forms
-    of order 2 crossed at 1.7 to 2.2 times as many tokens.
+    The formula fits TaylorShift; for other polynomials it was not measured. Few features take
+    longer than their number of multiplications suggests, at most 3 times as long. The result is
+    0.8 to 1.3 times TaylorShift's measured crossover: 145, 570, 1,250 and 3,300 tokens for heads
+    of 8, 16, 32 and 64 channels at order 2, forward and with gradients, and 1,300 and 6,000 tokens
+    for 8 and 16 channels at order 4, forward (later with gradients). Causal forms of order 2
+    crossed at 1.7 to 2.2 times as many tokens.
 
     Args:
         num_features: Number of features of a key, F.
         key_dim: Channels of a key d, at least 1.
-        is_causal: Whether attention is causal, where only half of the pairs are computed.
+        is_causal: Whether attention is causal; then only half of the pairs are computed.
 
     Returns:
         F (d + 1) / d times 1 + 27 / sqrt(F), at most times 3; 1.8 times as many tokens if causal.
@@ -57,8 +58,8 @@ def speed_crossover(num_features: int, key_dim: int, *, is_causal: bool = False)
 class PolynomialMechanism(KernelMechanism):
     """Base class of mechanisms whose weights are a polynomial of q . k.
 
-    Besides the forms of a kernel mechanism it has "direct" (weights of pairs, in blocks) and
-    "efficient" (features); "auto" is one of the two.
+    "auto" computes the weights of pairs in blocks ("direct", not with an initial state) or features
+    ("efficient"). TaylorShift alone also has these two as values of ``form``.
     """
 
     features_first: ClassVar[bool] = True
@@ -75,14 +76,14 @@ class PolynomialMechanism(KernelMechanism):
     def _attend(self, call: Call) -> tuple[Outputs, State]:
         form, is_direct = call.form, call.form == "direct"
         if form == "auto":
-            is_direct = call.k.shape[1] < self._crossing(call)
+            is_direct = call.k.shape[1] < self._crossover(call)
         # Only features can continue a state, whose tokens are sums of features.
         if is_direct and call.state is None:
             return self._direct(call)
         form = "auto" if form in ("direct", "efficient") else form
         return super()._attend(dataclasses.replace(call, form=form))
 
-    def _crossing(self, call: Call) -> float:
+    def _crossover(self, call: Call) -> float:
         """Returns the number of tokens from which ``auto`` takes the efficient form."""
         key = jax.ShapeDtypeStruct(call.k.shape[-1:], call.k.dtype)
         (num_features,) = jax.eval_shape(self.key_features, key).shape
@@ -96,7 +97,7 @@ class PolynomialMechanism(KernelMechanism):
         weight_function = polynomial_weights(self.polynomial)
         bounded, k, v = clip_score_query(q), tokens["k"], tokens["v"]
         y = attend_in_blocks(weight_function, bounded, k, v, 1.0, visible_pairs, self.chunk_size)
-        count = jnp.sum(visible(call), axis=2, dtype=y.dtype)[..., None]
+        count = jnp.sum(visibility_of_call(call), axis=2, dtype=y.dtype)[..., None]
         y = self.finish(y, jnp.ones_like(y[..., 0]), count, q.shape[-1])
         if not call.return_state:
             return y, None  # not even an empty state, which may be too large
@@ -105,7 +106,7 @@ class PolynomialMechanism(KernelMechanism):
         return y, final_state(monoid, span, self._initial_state(call), self.chunk_size)
 
 
-def visible(call: Call) -> Visible:
+def visibility_of_call(call: Call) -> Visible:
     """Returns the visibility matrix [B or 1, T, S]; XLA fuses it into sums and never stores it."""
     lengths = call.num_queries, call.k.shape[1]
     return visibility(*lengths, is_causal=call.is_causal, mask=call.mask, segments=call.segments)

@@ -55,7 +55,7 @@ from flax_linattn.ops.engine.features import (
 )
 from flax_linattn.ops.engine.kernel import KernelState
 from flax_linattn.ops.engine.monomials import monomials, num_monomials
-from flax_linattn.ops.engine.polynomial_kernel import PolynomialMechanism, visible
+from flax_linattn.ops.engine.polynomial_kernel import PolynomialMechanism, visibility_of_call
 from flax_linattn.ops.engine.polynomials import homogeneous_polynomial
 from flax_linattn.typing import Array, Keys, Outputs, Parameters, State, Values, Visible
 
@@ -177,9 +177,10 @@ class TaylorShift(PolynomialMechanism):
             form="parallel").
         coefficients: Coefficients (a, b, c) of a x^2 + b x + c, at order 2; a > 0 and c >= b^2 / (4
             a), so that no weight is negative.
-        switch: Criterion by which ``form="auto"`` changes from direct to efficient: "speed" where
-            the efficient form was measured to be faster (``speed_crossover``); at order 2 also
-            "paper", from ``taylorshift_n0`` tokens on, and "memory", from ``taylorshift_n1``.
+        switch: Criterion by which ``form="auto"`` changes from direct to efficient: "speed"
+            where the efficient form was measured to be faster
+            (``polynomial_kernel.speed_crossover``); at order 2 also "paper", from
+            ``taylorshift_n0`` tokens on, and "memory", from ``taylorshift_n1``.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -298,15 +299,17 @@ order=2, form='direct', which needs no state, or a larger max_features.
     def _attend_all_weights(self, call: Call) -> Outputs:
         """Computes all weights at once without features; JAX differentiates it in any mode."""
         q, tokens = self._prepare(call)
-        return self.finish(*self._weighted_sums(q, tokens, visible(call), []), q.shape[-1])
+        return self.finish(
+            *self._weighted_sums(q, tokens, visibility_of_call(call), []), q.shape[-1]
+        )
 
-    def _crossing(self, call: Call) -> float:
+    def _crossover(self, call: Call) -> float:
         key_dim = call.k.shape[-1]
         if not self.has_state(key_dim):
             return math.inf
         if self.switch != "speed":
             return _SWITCH_LENGTHS[self.switch](key_dim)
-        return super()._crossing(call)
+        return super()._crossover(call)
 
     def _init_state(self, sizes: StateSizes) -> KernelState:
         # Every form with a state makes one, so too many features are rejected here.
