@@ -9,14 +9,19 @@ import platform
 import re
 import sys
 import tempfile
+import time
 import warnings
 import zlib
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+SETTINGS = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
 MAX_BYTES = 1 << 30
 """Maximum size of all cached programs; a training needs less than a megabyte."""
+
+SECONDS_UNTIL_PRUNED = 24 * 3600
 
 
 def user_cache() -> Path:
@@ -25,8 +30,9 @@ def user_cache() -> Path:
     Raises:
         RuntimeError: If the user has no home folder.
     """
-    if own := os.environ.get("XDG_CACHE_HOME"):
-        return Path(own)
+    own = Path(os.environ.get("XDG_CACHE_HOME") or ".")
+    if own.is_absolute():  # others are to be ignored
+        return own
     if sys.platform == "win32":
         return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
     return Path.home() / ("Library/Caches" if sys.platform == "darwin" else ".cache")
@@ -35,7 +41,7 @@ def user_cache() -> Path:
 def cache_root() -> Path:
     """The folder of all cached programs: ``FLAX_LINATTN_PROGRAMS``, or one in ``user_cache``."""
     own = os.environ.get("FLAX_LINATTN_PROGRAMS")
-    return Path(own or user_cache() / "flax-linattn" / "programs").absolute()
+    return Path(own or user_cache() / "flax-linattn" / "programs").expanduser().absolute()
 
 
 def programs_folder() -> Path:
@@ -54,10 +60,10 @@ def programs_folder() -> Path:
 def prune(max_bytes: int = MAX_BYTES) -> None:
     """Removes the least recently used programs, of all jaxlibs and CPU types, beyond a limit."""
     used = []
-    for path in cache_root().rglob("*"):
+    for path in cache_root().glob("jaxlib-*/*-cache"):
         with suppress(OSError):  # another process may prune at the same time
-            if path.is_file():
-                used.append((path.stat().st_atime, path.stat().st_size, path))
+            status = path.lstat()
+            used.append((status.st_atime, status.st_size, path))
     size = sum(file_size for _, file_size, _ in used)
     for _, file_size, path in sorted(used):
         if size <= max_bytes:
@@ -68,22 +74,18 @@ def prune(max_bytes: int = MAX_BYTES) -> None:
 
 
 @functools.cache  # one note in a process
-def use_compilation_cache() -> None:
-    """Caches the programs that JAX compiles from now on, so that the next process reads them.
-
-    JAX's own settings take precedence: ``JAX_COMPILATION_CACHE_DIR`` names another folder, and
-    ``JAX_ENABLE_COMPILATION_CACHE=false`` disables the cache. If the folder cannot be written, a
-    note says so; a program that cannot be read is compiled again.
-    """
-    import jax
-
-    config: Any = jax.config
-    if config.jax_compilation_cache_dir or not config.jax_enable_compilation_cache:
-        return
+def _usable_folder() -> Path | None:
+    """Makes the folder of programs, and prunes it once a day; None if it is not to be used."""
     try:
         folder = programs_folder()
         folder.mkdir(0o700, parents=True, exist_ok=True)
-        prune()
+        status = folder.stat()
+        if os.name == "posix" and (status.st_uid != os.geteuid() or status.st_mode & 0o022):
+            raise PermissionError(f"others may write to {folder}, or it is not yours")
+        pruned = folder / "pruned"
+        if not pruned.exists() or time.time() - pruned.stat().st_mtime > SECONDS_UNTIL_PRUNED:
+            prune()
+            pruned.write_bytes(b"")
         with tempfile.TemporaryFile(dir=folder) as file:
             file.write(bytes(2**20))  # raises on a full disk
     except (OSError, RuntimeError) as error:
@@ -92,17 +94,50 @@ def use_compilation_cache() -> None:
             "another folder",
             file=sys.stderr,
         )
+        return None
+    return folder
+
+
+@contextmanager
+def cached_programs() -> Iterator[None]:
+    """A context in which JAX reads and writes compiled programs in the user's cache.
+
+    Afterwards JAX's settings are as before, so that programs of the caller are not cached. JAX's
+    own settings take precedence: ``JAX_COMPILATION_CACHE_DIR`` names another folder, and
+    ``JAX_ENABLE_COMPILATION_CACHE=false`` disables the cache. If the folder cannot be written, or
+    others may write to it, a note says so; a program that cannot be read is compiled again.
+    """
+    import jax
+    from jax.experimental.compilation_cache import compilation_cache
+
+    config: Any = jax.config
+    is_set = config.jax_compilation_cache_dir or not config.jax_enable_compilation_cache
+    folder = None if is_set else _usable_folder()
+    if folder is None:
+        yield
         return
-    set_compilation_cache(folder)
+    before = {name: getattr(config, name) for name in SETTINGS}
+    with warnings.catch_warnings():
+        set_compilation_cache(folder)
+        try:
+            yield
+        finally:
+            for name, value in before.items():
+                config.update(name, value)
+            compilation_cache.reset_cache()  # JAX reads its settings at the next compilation
 
 
 def set_compilation_cache(folder: str | Path) -> None:
     """Caches the programs that JAX compiles from now on in a folder."""
     import jax
+    from jax.experimental.compilation_cache import compilation_cache
 
     # JAX compiles a program again if its cache entry cannot be read, which needs no warning.
     warnings.filterwarnings(
         "ignore", "Error (reading|writing) persistent compilation cache entry", UserWarning
     )
-    jax.config.update("jax_compilation_cache_dir", str(folder))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    directory, min_seconds = SETTINGS
+    jax.config.update(directory, str(folder))
+    if getattr(jax.config, min_seconds) == 1.0:  # JAX's default
+        jax.config.update(min_seconds, 0.0)
+    compilation_cache.reset_cache()

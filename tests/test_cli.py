@@ -77,11 +77,11 @@ def test_memory_returns_after_a_long_compilation():
 @pytest.mark.parametrize("given", ["--compilation-cache={}", "--compilation-cache {}"])
 def test_options_of_all_commands_may_stand_behind_one(given, tmp_path, monkeypatch, capsys):
     kept = []
-    monkeypatch.setattr("jax.config.update", lambda name, value: kept.append(value))
+    monkeypatch.setattr("jax.config.update", lambda *setting: kept.append(setting))
     words = given.format(tmp_path).split()
     assert cli.main(["data", "list", *words]) == 0
     assert cli.main(["data", *words, "list"]) == 0
-    assert kept[::2] == [str(tmp_path)] * 2
+    assert kept.count(("jax_compilation_cache_dir", str(tmp_path))) == 2
     assert cli.main(["data", "list", "--compilation-cache"]) == 2
     capsys.readouterr()
     assert cli.main(["train", "forecast", "--version"]) == 0

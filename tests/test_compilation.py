@@ -10,20 +10,22 @@ from flax_linattn import compilation
 
 CODE = """
 import jax
-from flax_linattn.compilation import use_compilation_cache
-use_compilation_cache(), use_compilation_cache()
-print(jax.jit(lambda x: x + 1)(1.0), jax.jit(lambda x: x * 3)(1.0))
+from flax_linattn.compilation import cached_programs
+for _ in range(2):
+    with cached_programs():
+        print(jax.jit(lambda x: x + 1)(1.0), jax.jit(lambda x: x * 3)(1.0))
+assert jax.config.jax_persistent_cache_min_compile_time_secs == 1.0
 """
 
 
 def compile_two(root, **settings):
-    """Compiles two programs in a process of its own; returns what it said on stderr."""
+    """Compiles two programs in a process of its own; returns its stderr."""
     environment = {n: v for n, v in os.environ.items() if not n.startswith("JAX_")}
     environment |= {"JAX_PLATFORMS": "cpu", "FLAX_LINATTN_PROGRAMS": str(root)} | settings
     done = subprocess.run(
         [sys.executable, "-c", CODE], env=environment, capture_output=True, text=True, check=True
     )
-    assert done.stdout.split() == ["2.0", "3.0"]
+    assert done.stdout.split() == ["2.0", "3.0"] * 2
     return done.stderr
 
 
@@ -66,15 +68,24 @@ def test_the_cache_of_each_platform(system, folder, monkeypatch, tmp_path):
     assert compilation.programs_folder().parent == tmp_path / "own"
 
 
-def test_programs_that_were_used_longest_ago_go_first(monkeypatch, tmp_path):
+def test_a_folder_in_which_others_write_is_not_used(monkeypatch, tmp_path):
+    monkeypatch.setenv("FLAX_LINATTN_PROGRAMS", str(tmp_path))
+    compilation.programs_folder().mkdir(0o777)
+    compilation.programs_folder().chmod(0o777)
+    assert "others may write" in compile_two(tmp_path)
+    assert not any(compilation.programs_folder().iterdir())
+
+
+def test_the_least_recently_used_programs_go_first(monkeypatch, tmp_path):
     monkeypatch.setenv("FLAX_LINATTN_PROGRAMS", str(tmp_path))
     compilation.prune()  # nothing there
-    for age, name in enumerate(["new", "old", "oldest"]):
-        path = tmp_path / "a-jaxlib" / name
+    for age, name in enumerate(["a-cache", "b-cache", "c-cache", "other"]):
+        path = tmp_path / "jaxlib-1" / name
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(bytes(100))
         os.utime(path, (1000 - age, 5000 + age))
-    compilation.prune(max_bytes=250)
-    assert {path.name for path in (tmp_path / "a-jaxlib").iterdir()} == {"new", "old"}
-    compilation.prune(max_bytes=100)
-    assert [path.name for path in (tmp_path / "a-jaxlib").iterdir()] == ["new"]
+    (tmp_path / "thesis-cache").write_bytes(bytes(1000))
+    for max_bytes, kept in ((250, {"a-cache", "b-cache"}), (100, {"a-cache"})):
+        compilation.prune(max_bytes=max_bytes)
+        assert {path.name for path in path.parent.iterdir()} == kept | {"other"}
+    assert (tmp_path / "thesis-cache").exists()

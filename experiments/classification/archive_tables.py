@@ -207,15 +207,12 @@ def table(rows: Rows, size: Size) -> str:
                 "have one length. Otherwise the map of the longer one is used, and the accuracy "
                 "may be below that at the shorter one.",
                 "A stream does not know when a series ends. The padding with zeros, however, shows "
-                "MiniRocket the length of each series. Alternatives were compared by "
-                "cross-validation on training data (two seeds of features, one on a sixth of "
-                "SpokenArabicDigits). A map of whole series alone would classify 82 instead of "
-                "74 % of PickupGestureWiimoteZ correctly at the end, but 13 to 37 instead of 35 to "
-                "73 % after 10 to 30 % of the longest series; it gains nothing on the other two "
-                "sets of unequal length. A map of all observations between two prefix lengths, "
-                "features padded with zeros, and the average of prefix and whole-series maps "
-                "changed the accuracy at the end by -14 to +4 points, and none gained on all three "
-                "sets. So the prefix maps stayed.",
+                "MiniRocket the length of each series. A map of whole series alone, "
+                "which MiniRocket fits, would answer in the middle of longer series, too. The "
+                "claims on the attention alone were withdrawn on 2026-11-29, before any run of it: "
+                "its accuracy is that of the attention in runs of the default.",
+                "Rows of the default are of commit ff6da136: there the map of the longer prefix "
+                "was always used, and class frequencies had no weight of their own.",
                 "Decisions before the end of a series: earliness is the mean fraction of a series "
                 "before the decision, without padding, and the harmonic mean is of accuracy and "
                 f"1 - earliness. TEASER: {NUM_PREFIXES} prefix lengths, "

@@ -15,6 +15,7 @@ import re
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 from flax_linattn import compilation
@@ -206,7 +207,10 @@ def _keep_programs(args: Sequence[str], leads: bool) -> list[str]:
     path = os.path.abspath(os.path.expanduser(folder))
     if os.path.exists(path) and not os.path.isdir(path):
         raise ValueError(f"expected a folder after {name}, but {folder} is a file.")
-    os.makedirs(path, exist_ok=True)
+    try:
+        os.makedirs(path, exist_ok=True)
+    except OSError as error:
+        raise ValueError(f"cannot make the folder after {name}: {error}.") from None
     compilation.set_compilation_cache(path)
     return rest
 
@@ -245,9 +249,9 @@ def _run(command: _Command, name: str, args: list[str]) -> int:
         from flax_linattn.cli import flags
 
         _return_compiler_memory()
-        if not {"bench", *HELP} & {*args}:  # bench measures how long programs compile
-            compilation.use_compilation_cache()
-        with interruptible():
+        # bench measures how long programs compile
+        is_cached = name != "bench" and not {*HELP} & {*args}
+        with interruptible(), compilation.cached_programs() if is_cached else nullcontext():
             if not command.is_parsed:
                 status: int = call(args[1:])
                 return status

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flax_linattn import data, models
+from flax_linattn.compilation import cached_programs
 from flax_linattn.data.labels import in_order
 from flax_linattn.estimators.base import Estimator, make_config, make_seed
 from flax_linattn.estimators.sequences import check_features, read_labels, read_sequences
@@ -111,8 +112,8 @@ class Classifier(Estimator):
         classes = np.unique(labels)
         if len(classes) < 2:
             raise ValueError(
-                f"expected at least two classes in y, got 1 class: {classes[0]!r}; pass sequences "
-                "of another class, too."
+                f"expected at least two classes in y, got 1 class: {classes.tolist()[0]!r}; pass "
+                "sequences of another class, too."
             )
         names = list(map(str, classes.tolist()))
         ordered = in_order(names)
@@ -147,6 +148,7 @@ class Classifier(Estimator):
         self._set_features(given.features, given.names)
         return self
 
+    @cached_programs()
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
         """Probabilities of the classes, float64 [N, classes], in the order of ``classes_``.
 

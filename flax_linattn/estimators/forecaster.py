@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from flax_linattn import data
 from flax_linattn.checks import OptionError, check_integers, itemize
+from flax_linattn.compilation import cached_programs
 from flax_linattn.data.series.frames import NIXTLA_ID
 from flax_linattn.data.tables.cells import join_cells, split_cells
 from flax_linattn.data.tables.dialect import Dialect
@@ -245,6 +246,7 @@ class Forecaster(Estimator):
             options.setdefault("known_future", join_cells(covariates))
         return config.replace(known_future=options.get("known_future", config.data.known_future))
 
+    @cached_programs()
     def predict(self, X: Any = None, X_future: Any = None) -> Any:
         """Forecasts the rows after the last row of each series.
 
@@ -270,6 +272,7 @@ class Forecaster(Estimator):
         """
         return self._ahead(self._fitted(), X, X_future)
 
+    @cached_programs()
     def predict_quantiles(
         self, X: Any = None, levels: float | Sequence[float] | None = None, X_future: Any = None
     ) -> Any:

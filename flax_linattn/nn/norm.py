@@ -24,7 +24,20 @@ NORM_TYPES = ("layer", "rms")
 
 @partial(jax.custom_jvp, nondiff_argnums=(1, 2))
 def standardize(x: Array, epsilon: float, is_centered: bool) -> Array:
-    """Divides x [..., C] by its root mean square over C, after its mean is removed if centered.
+    """Divides vectors by their root mean square, after their mean is removed if centered.
+
+    Args:
+        x: Floating-point array of shape [..., C].
+        epsilon: Constant added to the mean square.
+        is_centered: Whether the mean over C is subtracted first.
+
+    Returns:
+        Array of the shape and dtype of x.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> standardize(jnp.array([1.0, 3.0]), 0.0, True).tolist()
+        [-1.0, 1.0]
 
     The derivative is written out: its first factor, hence the last of the gradient, is the inverse
     standard deviation (inverse RMS if not centered). In the order of automatic differentiation XLA
@@ -93,7 +106,7 @@ class LayerNorm(nnx.LayerNorm):
         wide = x.astype(accumulation_dtype(x.dtype))
         if mask is not None:
             return super().__call__(wide, mask=mask).astype(x.dtype)
-        assert self.scale is not None
+        assert self.scale is not None  # as Flax's annotation allows
         y = standardize(wide, self.epsilon, True) * self.scale[...].astype(wide.dtype)
         return (y if self.bias is None else y + self.bias[...].astype(wide.dtype)).astype(x.dtype)
 

@@ -63,8 +63,8 @@ class FitOptions(Options):
         seed: Random seed of the initialization, the order of the examples and dropout.
         runs: Number of runs to train together on the same data. The first run has the seed
             ``seed``; each next run adds 1.
-        time_limit: Maximum training time in seconds; training then ends with a validation. 0 sets
-            no limit.
+        time_limit: Maximum training time in seconds, without compilation and validations; training
+            then ends with a validation. 0 sets no limit.
     """
 
     epochs: int = 100

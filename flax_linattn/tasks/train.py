@@ -15,7 +15,7 @@ from flax import nnx
 
 from flax_linattn import inference, training
 from flax_linattn.checks import OptionError, check_integers
-from flax_linattn.compilation import use_compilation_cache
+from flax_linattn.compilation import cached_programs
 from flax_linattn.registry import get_task
 from flax_linattn.tasks.evaluate import report_on
 from flax_linattn.tasks.files import write_json
@@ -311,6 +311,7 @@ def _print_summary(model: nnx.Module, observation: Any) -> None:
         print(inference.summarize(model, observation), file=sys.stderr)
 
 
+@cached_programs()
 def fit_data(
     task: Task[Any, Any, Any],
     config: Config,
@@ -324,7 +325,6 @@ def fit_data(
     Task, model, objective and loop are the same as in ``train``; nothing is tested. Without
     ``run_dir`` no checkpoint is written. Compiled programs are cached as in the commands.
     """
-    use_compilation_cache()
     task.check(config, training.ONE_DEVICE)
     check_integers(1, 1, runs=config.fit.runs)
     (run,), (splits,), init, notes = _prepare(task, config, InitRun.of(init_run), data=data)

@@ -217,7 +217,7 @@ def fit(
             trainer.train()
         best_checkpoint = None
         if isinstance(trainer.checkpointer, BestInMemory):
-            nnx.update(models[0], *trainer.checkpointer.variables)
+            nnx.update(models[0], *_place_like(models[0], trainer.checkpointer.variables))
         elif is_stacked:
             best_checkpoint, _, best = read_best(models[0], session.run_dir)
         else:
@@ -400,3 +400,9 @@ def _with_hyperparameters(state: TrainState, values: Mapping[str, float]) -> Tra
                 "hyperparameters",
             ) from error
     return dataclasses.replace(state, opt_state=opt_state)
+
+
+def _place_like(model: nnx.Module, variables: tuple[nnx.State, ...]) -> tuple[nnx.State, ...]:
+    """Places variables, which training may have split over devices, where the model is."""
+    _, *own = split_model(model)
+    return jax.tree.map(lambda new, old: jax.device_put(new, old.sharding), variables, tuple(own))

@@ -232,9 +232,9 @@ class FitConfig:
         steps: Number of training steps, which need not be whole epochs.
         validate_every: Number of training steps between validations; None validates after each
             epoch. One more validation follows the last step.
-        time_limit: Seconds of training, excluding validations, after which training ends with a
-            validation; None for no limit. Time before a resume counts. The clock is read every 20
-            steps.
+        time_limit: Seconds of training, excluding compilation and validations, after which training
+            ends with a validation; None for no limit. Time before a resume counts. The clock is
+            read every 20 steps.
 
     Raises:
         OptionError: If a setting is out of range, or ``epochs`` and ``steps`` are both given or

@@ -23,7 +23,7 @@ from jax.extend.core import Jaxpr, jaxprs_in_params
 from jax.sharding import PartitionSpec
 from jax.typing import ArrayLike
 
-from flax_linattn.checks import OptionError
+from flax_linattn.checks import OptionError, check_integers
 from flax_linattn.ops.contract.numerics import accumulation_dtype
 from flax_linattn.training.batches import Batch
 from flax_linattn.training.metrics import Metrics, add_metrics, batch_metrics
@@ -82,6 +82,7 @@ def make_train_step(
         1
     """
     runs = placement.num_runs
+    check_integers(0, 2**32 - 1, seed=seed)
     seeds = np.uint32(seed) if runs is None else run_seeds(seed, runs)
     return partial(_train_step(graphdef, loss_fn, optimizer, placement, max_skipped), seeds)
 

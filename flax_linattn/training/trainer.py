@@ -16,7 +16,7 @@ from typing import Any, Literal, NoReturn
 import jax
 from flax import nnx
 
-from flax_linattn.checks import check_integers
+from flax_linattn.checks import OptionError, check_integers
 from flax_linattn.storage import file_lock
 from flax_linattn.training.batches import Loader
 from flax_linattn.training.checkpointer import (
@@ -86,6 +86,12 @@ class Session:
 
     def __post_init__(self) -> None:
         check_integers(0, profile_steps=self.profile_steps)
+        if self.resume and not self.checkpoints:
+            raise OptionError(
+                "resume=True continues from a checkpoint and needs checkpoints=True.",
+                "resume",
+                "checkpoints",
+            )
 
     @property
     def lock_file(self) -> Path:
@@ -166,6 +172,7 @@ class Trainer:
         self.profile = Profile(self.run_dir / "profile", self.step, self.session.profile_steps)
         self.trackers = tuple(self.session.trackers) if is_main() else ()
         self.timer = Timer(self.history)
+        self.is_compiled = False
         self.display = ProgressDisplay(
             is_main() and self.session.progress,
             self.config.epochs,
@@ -212,6 +219,9 @@ class Trainer:
             with self.timer.loading():
                 rows, batch = self.loader.load(self.step)
             self.state = self.train_step(self.state, batch)
+            if not self.is_compiled:  # the first call returns once it has compiled
+                self.timer.restart()
+                self.is_compiled = True
             self.step += 1
             self.profile.after(self.step, self.state)
             history.count(rows, self.loader.local_fraction, self.objective.tokens_per_example)

@@ -9,10 +9,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 
 from flax_linattn import checkpoint
+from flax_linattn.checks import OptionError
 from flax_linattn.training import (
     CorruptCheckpointError,
     Session,
@@ -311,3 +313,14 @@ def test_the_best_parameters_of_a_run_that_is_not_saved(mode, tmp_path):
     model, result = train(tmp_path / "not", mode=mode, checkpoints=False)
     assert bits(model) == bits(saved) and result.best_step == of_saved.best_step
     assert result.best_checkpoint is None and list_checkpoints(tmp_path / "not") == []
+    split, _ = train(
+        tmp_path / "split",
+        mode=mode,
+        checkpoints=False,
+        parallel=problem.Parallel("jit", shard_parameters=True),
+    )
+    assert {x.sharding for x in jax.tree.leaves(split)} == {
+        x.sharding for x in jax.tree.leaves(saved)
+    }
+    with pytest.raises(OptionError, match="needs checkpoints=True"):
+        train(tmp_path / "not", resume=True, checkpoints=False)

@@ -106,7 +106,9 @@ class ScoredAttention(CacheMechanism):
 
     def _attend_to_used_slots(self, q: Array, cache: KVCache, parameters: Parameters) -> Array:
         # A CPU copies a block before its product, but reads all slots in place, so blocks take
-        # about twice as long per token.
+        # about twice as long per token. A cache of another dtype would be converted as a whole.
+        if cache.key.dtype != q.dtype or cache.value.dtype != q.dtype:
+            return super()._attend_to_used_slots(q, cache, parameters)
         return jax.lax.cond(
             2 * jnp.max(cache.length) >= cache.capacity,
             self._attend_to_all_slots,

@@ -92,25 +92,26 @@ def test_a_step_in_blocks_has_both_derivatives(mechanism: CacheMechanism) -> Non
 
 
 @pytest.mark.parametrize(
-    ("name", "fraction"),
+    ("name", "fraction", "dtype"),
     [
-        ("forgetting", 1 / 4),  # which has all that other caches have
+        ("forgetting", 1 / 4, "float32"),  # which has all that other caches have
+        ("forgetting", 1 / 4, "float16"),
         *(
-            pytest.param(name, 1 / 4, marks=pytest.mark.slow)
+            pytest.param(name, 1 / 4, "float32", marks=pytest.mark.slow)
             for name in ("softmax", "elementwise", "expressive", "aft")
         ),
         *(
-            (name, 1 / 2)
+            (name, 1 / 2, "float32")
             for name in ("taylorshift", "expressive_quadratic", "linear", "taylor_features", "rfa")
         ),
     ],
 )
-def test_a_donated_step_copies_nothing(name: str, fraction: float) -> None:
+def test_a_donated_step_copies_nothing(name: str, fraction: float, dtype: str) -> None:
     """All of the state is written in place; a few of 32,768 slots, or of the features, are made."""
     mechanism: Any = ops.get_mechanism(name)
     dim = 32 if mechanism.capabilities.constant_memory else 8
-    state = jax.eval_shape(lambda: mechanism.init_state(2, 2, dim, dim, max_length=32768))
-    x = jax.ShapeDtypeStruct((2, 2, dim), np.float32)
+    state = jax.eval_shape(lambda: mechanism.init_state(2, 2, dim, dim, 32768, dtype=dtype))
+    x = jax.ShapeDtypeStruct((2, 2, dim), dtype)
     own = {
         each.name: jax.ShapeDtypeStruct((2, 2), np.float32) for each in mechanism.token_arguments
     }

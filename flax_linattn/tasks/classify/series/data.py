@@ -163,10 +163,10 @@ def load_data(files: ClassifyData) -> tuple[data.TimeSeriesDataset, data.TimeSer
             f"expected files with the same channels, got {train.num_channels} channels in "
             f"{files.train_file} and {test.num_channels} in {files.test_file}."
         )
-    if len(train.classes) < 2:
+    if len(labels := np.unique(train.labels)) < 2:
         raise OptionError(
             f"{files.train_file}: expected sequences of at least two classes, got 1 class: "
-            f"{train.classes[0]!r}; add sequences of another class.",
+            f"{train.classes[labels[0]]!r}; add sequences of another class.",
             "train_file",
         )
     check_values(files.train_file, train)
@@ -229,8 +229,12 @@ def check_values(source: Path | str, dataset: data.TimeSeriesDataset) -> None:
 
 
 def find_notes(train: data.TimeSeriesDataset, test: data.TimeSeriesDataset) -> list[str]:
-    """Notes on missing values, channels that hardly change, and extreme outliers."""
+    """Notes on rare classes, missing values, channels that hardly change, and outliers."""
     notes = []
+    counts = np.bincount(train.labels, minlength=len(train.classes))
+    for count, what in ((0, "no training sequence, never predicted"), (1, "one training sequence")):
+        if rare := [name for name, own in zip(train.classes, counts, strict=True) if own == count]:
+            notes.append(f"classes with {what}: {itemize(rare)}")
     missing = sum(int(np.isnan(x).sum()) for part in (train, test) for x in part.series)
     if missing:
         notes.append(f"missing values, interpolated over time: {missing}")
