@@ -271,6 +271,15 @@ def test_steps_are_scaled_across_channels():
     np.testing.assert_allclose(values[: len(x)], expected, rtol=1e-5)
 
 
+def test_rare_classes_are_told():
+    train, test = data.japanese_vowels()
+    kept = [*np.flatnonzero(train.labels > 1), np.flatnonzero(train.labels == 1)[0]]
+    assert find_notes(train.subset(kept), test)[:2] == [
+        f"classes with no training sequence, never predicted: {train.classes[0]}",
+        f"classes with one training sequence: {train.classes[1]}",
+    ]
+
+
 def test_a_value_that_flattens_its_channel_is_told(toy, tmp_path):
     train, test = Path(toy[1]), Path(toy[3])
     far = tmp_path / "Far_TRAIN.ts"
