@@ -4,7 +4,7 @@
 #   PYTEST_ARGS='-k aaren'         arguments added to pytest's command line
 #   CONSTRAINTS=.ci/constraints.txt  install these versions instead of the newest
 #   MINUTES=10                     minutes per call of the accelerator command, repeated until done
-#   FLAX_LINATTN_PROGRAMS=folder   folder of programs that tests compiled (tests/compilation.py)
+#   FLAX_LINATTN_PROGRAMS=folder   folder of compiled programs (flax_linattn/compilation.py)
 #   FLAX_LINATTN_COMPILE=full      compile tests with all optimizations; takes three times as long
 
 PYTHON ?= python3
@@ -16,8 +16,7 @@ MINUTES ?= 10
 
 BIN    := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet $(CONSTRAINTS:%=--constraint %) --editable
-# Evaluation reuses the programs that training compiled.
-COMMAND := $(BIN)/flax-linattn --compilation-cache runs/programs
+COMMAND := $(BIN)/flax-linattn
 # One process per core, at most four: each has its own copy of JAX's compiler.
 PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 4 --dist worksteal
 SPHINX := $(BIN)/sphinx-build -W --keep-going -d docs/_build/doctrees
