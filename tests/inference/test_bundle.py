@@ -24,7 +24,7 @@ from flax_linattn.inference.linattn_runtime import Bundle, BundleError
 from tests.contract.tolerances import assert_same_bits
 from tests.inference.cases import CHANNELS, STREAMING, classifier
 
-LENGTH = 21
+LENGTH = 15
 CHANNEL_TASK = {
     "name": "classify",
     "inputs": [

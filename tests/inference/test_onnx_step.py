@@ -28,7 +28,7 @@ pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
 
 STEPS_ONLY = {
-    "elementwise_series": "operation 'scan'", "forgetting_aaren": "operation 'argmax'",
+    "elementwise_series": "gather of partial slices", "forgetting_aaren": "operation 'argmax'",
     "rwkv": "operation 'argmax'", "softmax:window=4": "operation 'cummax'",
     "softmax:window=4,sinks=2": "operation 'cummax'",
 }  # fmt: skip
