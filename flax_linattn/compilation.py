@@ -10,7 +10,6 @@ import re
 import sys
 import tempfile
 import time
-import warnings
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -105,7 +104,8 @@ def cached_programs() -> Iterator[None]:
     Afterwards JAX's settings are as before, so that programs of the caller are not cached. JAX's
     own settings take precedence: ``JAX_COMPILATION_CACHE_DIR`` names another folder, and
     ``JAX_ENABLE_COMPILATION_CACHE=false`` disables the cache. If the folder cannot be written, or
-    others may write to it, a note says so; a program that cannot be read is compiled again.
+    others may write to it, a note says so; JAX warns of a program that it cannot read, and compiles
+    it again.
     """
     import jax
     from jax.experimental.compilation_cache import compilation_cache
@@ -117,14 +117,13 @@ def cached_programs() -> Iterator[None]:
         yield
         return
     before = {name: getattr(config, name) for name in SETTINGS}
-    with warnings.catch_warnings():
-        set_compilation_cache(folder)
-        try:
-            yield
-        finally:
-            for name, value in before.items():
-                config.update(name, value)
-            compilation_cache.reset_cache()  # JAX reads its settings at the next compilation
+    set_compilation_cache(folder)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            config.update(name, value)
+        compilation_cache.reset_cache()  # JAX reads its settings at the next compilation
 
 
 def set_compilation_cache(folder: str | Path) -> None:
@@ -132,10 +131,6 @@ def set_compilation_cache(folder: str | Path) -> None:
     import jax
     from jax.experimental.compilation_cache import compilation_cache
 
-    # JAX compiles a program again if its cache entry cannot be read, which needs no warning.
-    warnings.filterwarnings(
-        "ignore", "Error (reading|writing) persistent compilation cache entry", UserWarning
-    )
     directory, min_seconds = SETTINGS
     jax.config.update(directory, str(folder))
     if getattr(jax.config, min_seconds) == 1.0:  # JAX's default

@@ -14,6 +14,7 @@ import os
 import re
 import shlex
 import sys
+import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any, NamedTuple
@@ -249,6 +250,9 @@ def _run(command: _Command, name: str, args: list[str]) -> int:
         from flax_linattn.cli import flags
 
         _return_compiler_memory()
+        # JAX compiles a program again if its cache entry cannot be read, which needs no warning.
+        entry = "Error (reading|writing) persistent compilation cache entry"
+        warnings.filterwarnings("ignore", entry, UserWarning)
         # bench measures how long programs compile
         is_cached = name != "bench" and not {*HELP} & {*args}
         with interruptible(), compilation.cached_programs() if is_cached else nullcontext():

@@ -148,7 +148,6 @@ class Classifier(Estimator):
         self._set_features(given.features, given.names)
         return self
 
-    @cached_programs()
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
         """Probabilities of the classes, float64 [N, classes], in the order of ``classes_``.
 
@@ -167,7 +166,8 @@ class Classifier(Estimator):
             run.data_spec.classes,
             run.data_spec.channels,
         )
-        probabilities = predict_proba(run, dataset).astype(np.float64)[:, self._order]
+        with cached_programs():
+            probabilities = predict_proba(run, dataset).astype(np.float64)[:, self._order]
         return probabilities / probabilities.sum(axis=1, keepdims=True)
 
     def predict(self, X: Any) -> NDArray:

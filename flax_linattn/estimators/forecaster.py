@@ -246,7 +246,6 @@ class Forecaster(Estimator):
             options.setdefault("known_future", join_cells(covariates))
         return config.replace(known_future=options.get("known_future", config.data.known_future))
 
-    @cached_programs()
     def predict(self, X: Any = None, X_future: Any = None) -> Any:
         """Forecasts the rows after the last row of each series.
 
@@ -272,7 +271,6 @@ class Forecaster(Estimator):
         """
         return self._ahead(self._fitted(), X, X_future)
 
-    @cached_programs()
     def predict_quantiles(
         self, X: Any = None, levels: float | Sequence[float] | None = None, X_future: Any = None
     ) -> Any:
@@ -337,7 +335,8 @@ class Forecaster(Estimator):
                 "covariates; remove X_future, or fit with options={'known_future': ...}."
             )
         future = self._future(run, history, X_future) if data_spec.known_future else None
-        ahead, note = forecast_each(run, series, future)
+        with cached_programs():
+            ahead, note = forecast_each(run, series, future)
         notes = [note] if note else []
         if X is not None:
             has_horizon = future is None  # else X_future holds the known future covariates

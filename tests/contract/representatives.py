@@ -25,7 +25,10 @@ ENGINE: dict[str, tuple[str, ...]] = {
     "forgetting_aaren": ("decays", "exponential_scan"),
     "elementwise": ("channel_blocks", "channelwise", "primal_only"),
     "elementwise_series": ("series", "series_scan"),
-    "taylorshift": ("features", "forms", "recompute_vjp", "kernel", "kernel_scan", "polynomials"),
+    "taylorshift": (
+        *("features", "forms", "recompute_vjp", "kernel", "kernel_scan", "polynomials"),
+        "polynomial_kernel",
+    ),
     "taylorshift:order=4": ("monomials",),
     "gated_delta": ("chunk_scan", "gated", "gates"),
     "nystrom": ("stateless",),

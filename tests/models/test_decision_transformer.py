@@ -270,7 +270,7 @@ def test_a_stream_says_when_there_is_no_room(mechanism, position):
         assert_close(np.asarray(y)[0], whole[0, 1], "float32")
     if limited:
         cache = stream.state.layers[0]
-        assert max(leaf.shape[1] for leaf in jax.tree.leaves(cache) if leaf.ndim > 1) == 15
+        assert max(leaf.shape[2] for leaf in jax.tree.leaves(cache) if leaf.ndim > 2) == 15
 
 
 def test_a_stream_of_learned_times_ends_with_them():

@@ -85,7 +85,7 @@ ATTEND: list[Any] = [
     (
         {"initial_state": SOFTMAX.init_state(B, H, K, 7, 8)},
         ValueError,
-        ".value of the state must have shape (2, 8, 3, 6) for these inputs, got (2, 8, 3, 7)",
+        ".value of the state must have shape (2, 3, 8, 6) for these inputs, got (2, 3, 8, 7)",
     ),
 ]
 
@@ -127,7 +127,7 @@ def test_reference(change: dict[str, Any], error: type[Exception], message: str)
         (
             {"state": SOFTMAX.init_state(3, H, K, V, 8)},
             ValueError,
-            ".key of the state must have shape (2, 8, 3, 5) for these inputs, got (3, 8, 3, 5)",
+            ".key of the state must have shape (2, 3, 8, 5) for these inputs, got (3, 3, 8, 5)",
         ),
         ({"tau": 1.0}, TypeError, "'softmax' got the unknown argument 'tau'"),
     ],
