@@ -211,8 +211,6 @@ def table(rows: Rows, size: Size) -> str:
                 "which MiniRocket fits, would answer in the middle of longer series, too. The "
                 "claims on the attention alone were withdrawn on 2026-11-29, before any run of it: "
                 "its accuracy is that of the attention in runs of the default.",
-                "Rows of the default are of commit ff6da136: there the map of the longer prefix "
-                "was always used, and class frequencies had no weight of their own.",
                 "Decisions before the end of a series: earliness is the mean fraction of a series "
                 "before the decision, without padding, and the harmonic mean is of accuracy and "
                 f"1 - earliness. TEASER: {NUM_PREFIXES} prefix lengths, "
