@@ -29,11 +29,17 @@ FIRST_DEFAULT = "ours, first default"
 """The default of commit ef61f6bc, which fitted two weights. Its stored rows are kept: they were
 computed before the default changed, for which the test accuracy on Japanese Vowels was a reason.
 """
-UNEQUAL_LENGTH = ("JapaneseVowels", "PickupGestureWiimoteZ", "SpokenArabicDigits")
+END_UNKNOWN = "ours, end unknown"
+"""The closed form before it had a map of whole series (commits 58605b9d and c87bbdb3). Its stored
+rows are kept: test accuracies on the data sets of unequal length were a reason for that map.
+"""
+EARLIER = (FIRST_DEFAULT, END_UNKNOWN)
+"""Methods of earlier commits, whose rows are not computed again."""
+UNEQUAL_LENGTH = ("PickupGestureWiimoteZ", "PLAID", "JapaneseVowels", "SpokenArabicDigits")
 """Data sets whose sequences have different lengths."""
-CHANGED_FOR = ("JapaneseVowels",)
-"""Data sets whose test accuracy was a reason to change the default."""
-OURS = (LINEAR, FIRST_DEFAULT, DEFAULT)
+CHANGED_FOR = ("PickupGestureWiimoteZ", "JapaneseVowels", "SpokenArabicDigits")
+"""Data sets whose test accuracy was a reason to change our classifiers."""
+OURS = (END_UNKNOWN, LINEAR, FIRST_DEFAULT, DEFAULT)
 MECHANISM = "aaren"
 
 
@@ -134,7 +140,7 @@ def select_values(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 _EXPENSIVE = "an estimated 10 minutes of a core or more"
-_NOT_LARGE = tuple(name for name in DATA_SETS if name != LARGE)
+_NOT_LARGE = tuple(name for name in DATA_SETS if name not in (LARGE, "PLAID"))
 METHODS = {
     RIDGE: Method(partial(baseline, RIDGE), random=False),
     "1-NN Euclidean": Method(partial(baseline, "1-NN Euclidean"), random=False),

@@ -1,4 +1,4 @@
-"""Ten data sets of the UEA and UCR archives, prepared as for a run of seed 0."""
+"""Eleven data sets of the UEA and UCR archives, prepared as for a run of seed 0."""
 
 from __future__ import annotations
 
@@ -13,17 +13,20 @@ from numpy.typing import NDArray
 from experiments.classification.data_sets import file_options
 from experiments.options import run_without_model, task_config
 
-IN_AEON = (
-    *("ACSF1", "ArrowHead", "BasicMotions", "GunPoint", "ItalyPowerDemand", "OSULeaf"),
-    "PickupGestureWiimoteZ",
-)
-"""Data sets whose files the package aeon (BSD-3) contains."""
+PACKAGES = {
+    **dict.fromkeys(
+        ("ACSF1", "ArrowHead", "BasicMotions", "GunPoint", "ItalyPowerDemand", "OSULeaf"), "aeon"
+    ),
+    "PickupGestureWiimoteZ": "aeon",
+    "PLAID": "sktime",
+}
+"""Data sets whose files a package (BSD-3) contains."""
 DATA_SETS = (
-    *IN_AEON,
+    *PACKAGES,
     *("JapaneseVowels", "SpokenArabicDigits", "UWaveGestureLibrary"),
 )
 LARGE = "SpokenArabicDigits"
-"""The data set with 6,599 training sequences; the next one has 270."""
+"""The data set with 6,599 training sequences; the next ones have 537 and 270."""
 
 
 class Part(NamedTuple):
@@ -59,9 +62,9 @@ class Prepared(NamedTuple):
     num_classes: int
 
 
-def aeon_folder() -> Path | None:
-    """The folder of data in the installed package aeon; None if aeon is not installed."""
-    spec = importlib.util.find_spec("aeon")
+def package_folder(package: str) -> Path | None:
+    """The folder of data in an installed package; None if it is not installed."""
+    spec = importlib.util.find_spec(package)
     if spec is None or spec.origin is None:
         return None
     return Path(spec.origin).parent / "datasets" / "data"
@@ -74,19 +77,19 @@ def find_files(folder: Path | None) -> tuple[dict[str, dict[str, Any]], dict[str
         folder: the folder of real data, or None.
     """
     available, missing = dict[str, dict[str, Any]](), dict[str, str]()
-    of_aeon = aeon_folder()
     for name in DATA_SETS:
-        if name not in IN_AEON:
+        package = PACKAGES.get(name, "")
+        if not package:
             options = file_options(name, folder)
             if options is None:
                 missing[name] = "its files are not in the folder that FLAX_LINATTN_DATA names"
-        elif of_aeon is None:
-            options, missing[name] = None, "aeon is not installed; pip install '.[baselines]'"
+        elif (inside := package_folder(package)) is None:
+            options, missing[name] = None, f"{package} is not installed; pip install {package}"
         else:
-            train, test = (of_aeon / name / f"{name}_{part}.ts" for part in ("TRAIN", "TEST"))
+            train, test = (inside / name / f"{name}_{part}.ts" for part in ("TRAIN", "TEST"))
             options = {"train_file": train, "test_file": test}
             if not (train.is_file() and test.is_file()):
-                options, missing[name] = None, f"this version of aeon has no file {train.name}"
+                options, missing[name] = None, f"this version of {package} has no {train.name}"
         if options is not None:
             available[name] = options
     return available, missing

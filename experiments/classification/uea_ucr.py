@@ -1,12 +1,13 @@
-"""Accuracy, earliness and calibration of classifiers over ten sets of the UEA and UCR archives.
+"""Accuracy, earliness and calibration of classifiers over sets of the UEA and UCR archives.
 
     FLAX_LINATTN_DATA=FOLDER python -m experiments.classification.uea_ucr
 
 Official splits; a run's preprocessing for every classifier (each channel is standardized by the
 training sequences, missing values are interpolated, shorter sequences are padded with zeros to the
 longest); nothing is selected on test data. The baselines need the packages aeon, torch and tslearn;
-aeon also contains seven of the data sets. The command computes what is missing and names what it
-cannot compute. Each row holds its own commit, versions and date, so that environments may differ.
+aeon also contains seven of the data sets, and sktime one. The command computes what is missing and
+names what it cannot compute. Each row holds its own commit, versions and date, so that environments
+may differ.
 """
 
 from __future__ import annotations
@@ -26,8 +27,7 @@ from typing import Any
 
 from experiments.classification.archive_methods import (
     CHANGED_FOR,
-    DEFAULT,
-    FIRST_DEFAULT,
+    EARLIER,
     METHODS,
     MINIROCKET,
     OURS,
@@ -77,7 +77,7 @@ def measure(
     Returns:
         What was not computed, with the reason.
     """
-    for row in (row for row in stored_rows(journal.path) if row["method"] == FIRST_DEFAULT):
+    for row in (row for row in stored_rows(journal.path) if row["method"] in EARLIER):
         journal.row({k: row[k] for k in ("data_set", "method", "seed")}, partial(dict, row))
     made = origin()
     files, missing = find_files(data_folder())
@@ -208,13 +208,13 @@ def standard_error(numbers: Sequence[float]) -> float:
 def judge_against_minirocket(method: str) -> Judge:
     """The verdict on a method, against MiniRocket over data sets.
 
-    The verdict on the default leaves out the data sets whose test accuracy was a reason to change
-    it: they are no test of the default any more.
+    The verdict on today's classifiers leaves out the data sets whose test accuracy was a reason to
+    change them: they are no test of them any more.
     """
 
     def judge(rows: Rows) -> Verdict:
         by_set = differences(collect_values(rows, "test_accuracy"), method, MINIROCKET)
-        if method == DEFAULT:
+        if method not in EARLIER:
             by_set = {name: each for name, each in by_set.items() if name not in CHANGED_FOR}
         if not by_set:
             raise NotMeasuredError(f"{method} on other data sets than {', '.join(CHANGED_FOR)}")

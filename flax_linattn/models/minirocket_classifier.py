@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from flax_linattn.checks import OptionError, check_integers
 from flax_linattn.models.classifier import SequenceClassifier
-from flax_linattn.models.closed_form import fit_ridge, fit_weights
+from flax_linattn.models.closed_form import RidgeFit, fit_ridge, fit_weights
 from flax_linattn.models.fitted_variable import FittedVariable
 from flax_linattn.models.minirocket import (
     KERNEL_SIZE,
@@ -68,12 +68,16 @@ class MiniRocketClassifier(SequenceModel):
     that end in between, too. Logits are a weighted sum of the scores and of the logarithms of the
     class frequencies; the weights minimize the cross-entropy of the leave-one-out scores.
 
+    If training series have different lengths, who knows that a series has ended knows its length:
+    :meth:`finish` answers by a map that is fitted to whole series and their lengths.
+
     The logits of an attention classifier may be added. It is trained by gradients on its own,
     because the linear maps fit the training series almost perfectly. Before ``fit`` it answers
     alone, after ``fit`` the linear maps do; ``weights`` may then be set on held-out series.
 
-    A call returns logits [B, classes] of the whole series, and with ``every_step`` [B, T, classes]
-    after every observation, by a loop over the observations.
+    A call returns logits [B, classes] after the last observation, or of series that have ended with
+    ``ended``. With ``every_step`` it returns [B, T, classes] after every observation, by a loop
+    over the observations.
 
     Args:
         num_channels: Number of channels C.
@@ -91,8 +95,12 @@ class MiniRocketClassifier(SequenceModel):
         prefix_lengths: Increasing prefix lengths; the last is ``series_length``.
         kernel: Linear maps float32 [P, F, classes].
         bias: Biases float32 [P, classes].
+        whole_kernel: Linear map of whole series, float32 [2, F, classes]: of the features, and of
+            their products with the length of the series divided by ``series_length``.
+        whole_bias: Its bias, float32 [classes].
         weights: Weights of the logits of a linear map and of the attention, float32 [P, 2].
-        interpolates: Whether logits are interpolated between prefix lengths, bool [].
+        interpolates: Whether logits are interpolated between prefix lengths, and :meth:`finish`
+            changes none, since all training series have one length, bool [].
         held_out_accuracy: Leave-one-out accuracy of the linear maps at the end of the training
             series, float32 []; 0 before ``fit``.
         threshold: Probability of the most likely class at which a stream decides, float32 [];
@@ -110,7 +118,7 @@ class MiniRocketClassifier(SequenceModel):
         >>> noise = np.random.default_rng(0).normal(size=(40, 30, 3)).astype("float32")
         >>> x = np.where(labels[:, None, None] == 1, noise.cumsum(axis=1), noise)
         >>> model = models.MiniRocketClassifier(3, 2, 30, rngs=nnx.Rngs(0))
-        >>> held_out = model.fit(x, labels)                     # [N, prefixes, classes]
+        >>> held_out = model.fit(x, labels)                     # [N, prefixes + 1, classes]
         >>> bool(np.mean(held_out[:, -1].argmax(axis=-1) == labels) > 0.9)
         True
         >>> stream = inference.Stream(model, batch_size=40)
@@ -162,6 +170,8 @@ class MiniRocketClassifier(SequenceModel):
         shape = (len(lengths), self.features.num_features, self.num_classes)
         self.kernel = FittedVariable(jnp.zeros(shape, jnp.float32))
         self.bias = FittedVariable(jnp.zeros((len(lengths), self.num_classes), jnp.float32))
+        self.whole_kernel = FittedVariable(jnp.zeros((2, *shape[1:]), jnp.float32))
+        self.whole_bias = FittedVariable(jnp.zeros(self.num_classes, jnp.float32))
         # Before fit the linear maps are 0.
         weights = [1.0, 0.0] if attention is None else [0.0, 1.0]
         self.weights = FittedVariable(jnp.tile(jnp.array(weights), (len(lengths), 1)))
@@ -188,8 +198,9 @@ class MiniRocketClassifier(SequenceModel):
             seed: Seed of the features.
 
         Returns:
-            Logits float32 [N, prefixes, classes] of each series after each prefix length, or at its
-            end if it is shorter, by linear maps that are fitted to the others (leave-one-out).
+            Logits float32 [N, prefixes + 1, classes] of each series after each prefix length, or at
+            its end if it is shorter, and by :meth:`finish`, all by linear maps that are fitted to
+            the other series (leave-one-out).
 
         Raises:
             ValueError: If the shapes do not match, there are fewer than two series, series are
@@ -218,28 +229,39 @@ class MiniRocketClassifier(SequenceModel):
         k = self.num_classes
         counts = np.bincount(y, factors, minlength=k)
         log_prior = np.log((counts + 1) / (counts + 1).sum())
-        kernels, biases, held_out = [], [], []
-        for features in _iterate_features(self.features, x, lengths, self.prefix_lengths):
+
+        def fit_map(features: NDArray[np.float32]) -> RidgeFit:
             scale = features.std(axis=0)
             scale = np.where(scale > 0, scale, 1)
-            fit = fit_ridge(features / scale, y, self.num_classes, factors)
+            fit = fit_ridge(features / scale, y, k, factors)
             # Without the prior, a small weight of unhelpful scores would make a uniform guess. A
             # weight of 0 would also lose which class has the highest score.
             scores = np.stack([fit.held_out_scores, np.broadcast_to(log_prior, (len(y), k))])
             weight, of_prior = np.maximum(fit_weights(scores, y), MIN_WEIGHT)
-            kernels.append(weight * fit.kernel / scale[:, None])
-            biases.append(weight * fit.bias + of_prior * log_prior)
-            held_out.append(weight * fit.held_out_scores + of_prior * log_prior)
-        self.kernel[...] = jnp.asarray(np.stack(kernels), jnp.float32)
-        self.bias[...] = jnp.asarray(np.stack(biases), jnp.float32)
-        logits = np.stack(held_out, axis=1).astype(np.float32)
-        self.interpolates[...] = jnp.asarray(lengths.min() == self.series_length)
-        self.weights[...] = jnp.tile(jnp.array([1.0, 0.0]), (len(kernels), 1))
+            return RidgeFit(
+                weight * fit.kernel / scale[:, None],
+                weight * fit.bias + of_prior * log_prior,
+                weight * fit.held_out_scores + of_prior * log_prior,
+            )
+
+        maps, features = [], np.zeros(0, np.float32)
+        for features in _iterate_features(self.features, x, lengths, self.prefix_lengths):
+            maps.append(fit_map(features))
+        whole, is_equal = maps[-1], bool(lengths.min() == self.series_length)
+        if not is_equal:
+            fraction = np.float32(lengths[:, None] / self.series_length)
+            whole = fit_map(np.concatenate([features, features * fraction], axis=1))
+            self.whole_kernel[...] = jnp.asarray(whole.kernel.reshape(2, -1, k), jnp.float32)
+            self.whole_bias[...] = jnp.asarray(whole.bias, jnp.float32)
+        self.kernel[...] = jnp.asarray(np.stack([each.kernel for each in maps]), jnp.float32)
+        self.bias[...] = jnp.asarray(np.stack([each.bias for each in maps]), jnp.float32)
+        self.interpolates[...] = jnp.asarray(is_equal)
+        self.weights[...] = jnp.tile(jnp.array([1.0, 0.0]), (len(maps), 1))
         self.threshold[...] = jnp.full((), NO_THRESHOLD, jnp.float32)
-        last = np.searchsorted(self.prefix_lengths[:-1], lengths)
-        hits = logits[np.arange(len(y)), last].argmax(axis=-1) == y
+        hits = whole.held_out_scores.argmax(axis=-1) == y
         self.held_out_accuracy[...] = jnp.float32(hits.mean())
-        return logits
+        scores = [each.held_out_scores for each in (*maps, whole)]
+        return np.stack(scores, axis=1).astype(np.float32)
 
     @property
     def observation_shape(self) -> tuple[int, ...]:
@@ -272,6 +294,27 @@ class MiniRocketClassifier(SequenceModel):
         logits = logits + self.bias[...].astype(logits.dtype)
         return jnp.einsum("bp,bpk->bk", self._coefficients(num_observations, logits.dtype), logits)
 
+    def finish(
+        self, logits: Float[Array, "B classes"], state: MiniRocketClassifierState
+    ) -> Float[Array, "B classes"]:
+        """Computes the logits of series that have ended.
+
+        The map of the last prefix is exchanged for the map of whole series, with its weight. A
+        length above ``series_length`` counts as ``series_length``.
+
+        Args:
+            logits: Logits after the last observation.
+            state: State after the last observation.
+        """
+        features = self.features.read(state.features)
+        count, dtype = state.features.num_observations, features.dtype
+        fraction = jnp.minimum(count.astype(dtype) / self.series_length, 1)[:, None]
+        kernel, bias = self.whole_kernel[...].astype(dtype), self.whole_bias[...].astype(dtype)
+        whole = features @ kernel[0] + fraction * (features @ kernel[1]) + bias
+        weight = self._coefficients(count, dtype) @ self.weights[:, :1].astype(dtype)
+        change = (weight * (whole - self.read(features, count))).astype(logits.dtype)
+        return jnp.where(self.interpolates[...], logits, logits + change)
+
     def _coefficients(self, num_observations: Int[Array, "..."], dtype: Any) -> Array:
         """Coefficients [..., P] of the maps of the two nearest prefix lengths.
 
@@ -286,9 +329,14 @@ class MiniRocketClassifier(SequenceModel):
         return jnp.maximum(1 - jnp.abs(place - np.arange(len(lengths), dtype=dtype)), 0)
 
     def _map(
-        self, x: Array, call: Call, *, every_step: bool = False
+        self, x: Array, call: Call, *, every_step: bool = False, ended: bool = False
     ) -> tuple[Array, MiniRocketClassifierState]:
-        """Computes logits [B, classes], or [B, T, classes], and the state at the end."""
+        """Computes logits [B, classes], or [B, T, classes], and the state at the end.
+
+        ``ended`` says that the series end here, see ``finish``.
+        """
+        if ended and every_step:
+            raise ValueError("expected every_step or ended, got both; pass one of them.")
         state: MiniRocketClassifierState | None = call.state
         before = None if state is None else state.features
         own = Call(mask=call.mask, state=before)
@@ -305,7 +353,8 @@ class MiniRocketClassifier(SequenceModel):
             call = call.replace(state=None if state is None else state.attention)
             others, added = self.attention._map(x, call, every_step=every_step)
             logits = self._combine(logits, others, counts)
-        return logits, MiniRocketClassifierState(after, added)
+        result = MiniRocketClassifierState(after, added)
+        return self.finish(logits, result) if ended else logits, result
 
     def _map_step(
         self, x: Array, state: MiniRocketClassifierState, mask: Array | None

@@ -37,22 +37,61 @@ def fitted():
 def test_each_prefix_has_the_ridge_of_its_features(fitted):
     model, held_out = fitted
     assert model.prefix_lengths == (8, 16, 24)
-    assert held_out.shape == (40, 3, NUM_CLASSES)
+    assert held_out.shape == (40, 4, NUM_CLASSES)
     x, labels, mask = waves(40, 0)
     for place, length in enumerate(model.prefix_lengths):
         features = np.asarray(call(model.features, x[:, :length], mask=mask[:, :length]))
-        scale = np.where(features.std(axis=0) > 0, features.std(axis=0), 1)
-        fit = fit_ridge(features / scale, labels, NUM_CLASSES)
-        prior = np.log((np.bincount(labels) + 1) / (len(labels) + NUM_CLASSES))
-        pair = np.stack([fit.held_out_scores, np.tile(prior, (len(labels), 1))])
-        weight, of_prior = fit_weights(pair, labels)
-        want = weight * (features / scale @ fit.kernel + fit.bias) + of_prior * prior
-        expected = weight * fit.held_out_scores + of_prior * prior
+        want, expected = reference(features, labels)
         np.testing.assert_allclose(held_out[:, place], expected, rtol=1e-4, atol=1e-4)
         got = call(model, x[:, :length], mask=mask[:, :length])
         at_length = mask[:, :length].sum(axis=1) > (0, *model.prefix_lengths)[place]
         assert at_length.sum() > 5
         np.testing.assert_allclose(got[at_length], want[at_length], atol=1e-4)
+
+
+def reference(features, labels):
+    """Logits, and leave-one-out logits, of a map from features [N, F]."""
+    scale = np.where(features.std(axis=0) > 0, features.std(axis=0), 1)
+    fit = fit_ridge(features / scale, labels, NUM_CLASSES)
+    prior = np.log((np.bincount(labels) + 1) / (len(labels) + NUM_CLASSES))
+    pair = np.stack([fit.held_out_scores, np.tile(prior, (len(labels), 1))])
+    weight, of_prior = fit_weights(pair, labels)
+    logits = weight * (features / scale @ fit.kernel + fit.bias) + of_prior * prior
+    return logits, weight * fit.held_out_scores + of_prior * prior
+
+
+def test_series_that_have_ended_have_a_map_of_features_and_length(fitted):
+    model, held_out = fitted
+    x, labels, mask = waves(40, 0)
+    features = np.asarray(call(model.features, x, mask=mask))
+    fraction = mask.sum(axis=1, keepdims=True).astype(np.float32) / LENGTH
+    want, expected = reference(np.concatenate([features, features * fraction], axis=1), labels)
+    np.testing.assert_allclose(held_out[:, -1], expected, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(call(model, x, mask=mask, ended=True), want, atol=1e-4)
+    right = held_out[:, -1].argmax(axis=-1) == labels
+    assert model.held_out_accuracy[...] == np.float32(right.mean())
+    # A stream that is told of the end, and a series that is longer than all that were fitted.
+    logits, state = inference.unroll(model, x[:5], mask[:5], return_state=True)
+    last = mask[:5].sum(axis=1) - 1
+    assert_close(model.finish(logits[np.arange(5), last], state), want[:5], "float32")
+    longer = np.concatenate([x, x], axis=1)
+    features = np.asarray(call(model.features, longer))
+    kernel = np.asarray(model.whole_kernel[...].sum(axis=0))
+    want = features @ kernel + np.asarray(model.whole_bias[...])
+    np.testing.assert_allclose(call(model, longer, ended=True), want, atol=1e-4)
+    with pytest.raises(ValueError, match="expected every_step or ended, got both"):
+        model(x, ended=True, every_step=True)
+
+
+def test_the_end_says_nothing_if_all_series_have_one_length():
+    model = models.MiniRocketClassifier(
+        2, NUM_CLASSES, LENGTH, num_features=84, num_prefixes=2, rngs=nnx.Rngs(0)
+    )
+    x, labels, _ = waves(30, 0)
+    held_out = model.fit(x, labels)
+    assert_same_bits(held_out[:, -1], held_out[:, -2])
+    for length in (9, LENGTH):
+        assert_same_bits(call(model, x[:, :length], ended=True), call(model, x[:, :length]))
 
 
 def test_padding_may_stand_anywhere(fitted):
@@ -166,7 +205,9 @@ def test_attention_answers_before_the_fit_and_linear_maps_after_it():
         model.fit(x, labels, mask=mask)
         attention.bias[...] = attention.bias[...] * np.nan
         assert np.isfinite(call(model, x, mask=mask)).all()
+        whole = call(model, x, mask=mask, ended=True)
         model.weights[...] = 0.5 * model.weights[...]
+        assert_close(call(model, x, mask=mask, ended=True), whole / 2, "float32")
         model.threshold[...] = np.float32(0.5)
     model.fit(x[:, :20], labels, mask=mask[:, :20])
     assert model.weights[...].tolist() == [[1, 0]] * len(model.prefix_lengths)

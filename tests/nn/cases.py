@@ -138,7 +138,7 @@ def at_real(y: Any, layouts: np.ndarray = LAYOUTS) -> np.ndarray:
     return y[layouts].reshape(len(layouts), -1, y.shape[-1])
 
 
-_STATIC = ("is_causal", "form", "every_step", "return_state")
+_STATIC = ("is_causal", "form", "every_step", "ended", "return_state")
 
 
 @functools.partial(jax.jit, static_argnums=0, static_argnames=_STATIC)

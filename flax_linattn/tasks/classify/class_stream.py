@@ -75,6 +75,8 @@ class ClassStream(Streaming, Generic[Observation]):
             ["step", "prediction", *(f"p({name})" for name in run.data_spec.classes)],
             max_length=length,
         )
+        self._logits = np.zeros(len(run.data_spec.classes), np.float32)
+        """Logits after the last observation."""
         self._predictions: deque[Prediction] = deque(maxlen=MAX_PREDICTIONS)
         self._title = f"{run.data_spec.dataset}, {mechanism_name(run.config.layers)}"
 
@@ -104,7 +106,8 @@ class ClassStream(Streaming, Generic[Observation]):
         with explain_full_stream():
             logits = self._stream.step(x)
         self.num_steps += 1
-        probabilities = np.asarray(jax.nn.softmax(logits[0]))
+        self._logits = np.asarray(logits[0])
+        probabilities = np.asarray(jax.nn.softmax(self._logits))
         if np.isnan(probabilities).any():
             raise ValueError(
                 f"the prediction after {self.unit} {self._stream.num_steps} of a sequence is NaN: "

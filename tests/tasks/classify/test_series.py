@@ -82,8 +82,10 @@ def test_stream_command_reads_files_and_draws(run_dir, tmp_path, capsys):
     assert cli.main(["stream", str(run_dir), "--input", str(source), "--figure", str(figure)]) == 0
     out = capsys.readouterr().out.splitlines()
     assert out[0].startswith("step,prediction,decision,p(1),")
-    assert len(out) == 1 + 2 * len(series)
-    assert out[1:][: len(series)] == out[1 + len(series) :]  # the blank line began anew
+    first, whole, second = out[1:][: len(series)], out[1 + len(series)], out[2 + len(series) :]
+    assert first == second  # the blank line began anew, and answered for the whole sequence
+    step, prediction, decision, *_ = whole.split(",")
+    assert step == str(len(series)) and decision in (prediction, first[-1].split(",")[2])
     assert figure.read_bytes().startswith(b"\x89PNG")
 
 
@@ -253,7 +255,7 @@ def test_blank_lines_are_rows_that_were_seen(run_dir, tmp_path, capsys):
     succeed(capsys, *args)
     source.write_text("\n".join(rows) + "\n")
     found = succeed(capsys, *args, "--skip-processed").splitlines()[1:]
-    assert found == succeed(capsys, *args[:4]).splitlines()[5:]
+    assert found == succeed(capsys, *args[:4]).splitlines()[6:]
     shown = succeed(capsys, "state", str(state)).split()
     assert shown[shown.index("rows") + 1] == "7" and shown[shown.index("num_steps") + 1] == "6"
 

@@ -125,6 +125,7 @@ def fit_closed_form(run: Run, fitted: data.BucketBatches, validation: data.Bucke
     )
     lengths = mask.sum(axis=1)
     index = _prefix_indices(model.prefix_lengths, lengths)
+    index[:, -1] = len(model.prefix_lengths)  # the map of whole series
     logits = np.take_along_axis(logits, index[..., None], axis=1)
     accuracy = float(model.held_out_accuracy[...])
     notes = [f"leave-one-out accuracy of the linear maps: {100 * accuracy:.1f} %"]
@@ -188,19 +189,24 @@ def prefix_logits(
     model: Any, batches: data.BucketBatches, prefix_lengths: Sequence[int]
 ) -> NDArray[np.float32]:
     """Log-probabilities [N, P + 1, K] after each prefix length, and at the end of the series."""
-    mask = batches.arrays["mask"]
-    count = np.cumsum(mask, axis=1)
-    ends = [*prefix_lengths, mask.shape[1]]
-    return np.stack([_cut_logits(model, batches, count <= end) for end in ends], axis=1)
+    count = np.cumsum(batches.arrays["mask"], axis=1)
+    cut = [_cut_logits(model, batches, count <= end) for end in prefix_lengths]
+    return np.stack([*cut, log_probabilities(model, batches, compute_logits)], axis=1)
 
 
 def accuracy_by_fraction(model: Any, batches: data.BucketBatches) -> list[dict[str, float]]:
-    """Table of the accuracy after fractions of the observations of each series."""
+    """Table of the accuracy after fractions of the observations of each series.
+
+    After all of them it is of series that have ended.
+    """
     mask, rows = batches.arrays["mask"], []
     count, lengths = np.cumsum(mask, axis=1), mask.sum(axis=1)
     for fraction in FRACTIONS:
         end = np.ceil(fraction * lengths).astype(int)
-        logits = _cut_logits(model, batches, count <= end[:, None])
+        if fraction == 1:
+            logits = log_probabilities(model, batches, compute_logits)
+        else:
+            logits = _cut_logits(model, batches, count <= end[:, None])
         accuracy = float(np.mean(logits.argmax(axis=-1) == batches.arrays["labels"]))
         rows.append({"fraction": fraction, "observations": float(end.mean()), "accuracy": accuracy})
     return rows
@@ -227,7 +233,7 @@ def early_values(run: Run, batches: data.BucketBatches) -> dict[str, Any]:
 def stream_error(
     model: models.MiniRocketClassifier, batches: data.BucketBatches
 ) -> dict[str, float | int]:
-    """Compares the stream with calls on whole series, cut to each prefix length.
+    """Compares the stream with calls on series that are cut to each prefix length, or end.
 
     Calls that return every step are no comparison, because they compute features step by step.
     """
@@ -235,6 +241,7 @@ def stream_error(
     parallel = np.exp(prefix_logits(model, batches, prefixes))
     ends = np.minimum([*prefixes, mask.shape[1]], mask.sum(axis=1)[:, None])
     steps = np.argmax(np.cumsum(mask, axis=1)[:, None] >= ends[..., None], axis=-1)
+    steps[:, -1] = mask.shape[1]
     parts, order, first, max_error = nnx.split(model), batches.order, 0, 0.0
     for index in range(len(batches)):
         batch = batches.batch(index)
@@ -252,15 +259,26 @@ def _cut_logits(
     """Log-probabilities [N, K] of series whose other observations [N, T] are cut off."""
     cut = copy.copy(batches)
     cut.arrays = batches.arrays | {"mask": batches.arrays["mask"] & mask}
-    return log_probabilities(model, cut, compute_logits)
+    return log_probabilities(model, cut, _compute_cut_logits)
 
 
 def compute_logits(model: Any, batch: dict[str, Array], dropout_key: Array | None) -> Array:
-    """Computes the logits of a batch of padded series, float [B, classes]."""
+    """Computes the logits of a batch of padded series that have ended, float [B, classes]."""
+    own = {"ended": True} if isinstance(model, models.MiniRocketClassifier) else {}
+    logits: Array = model(batch["values"], mask=batch["mask"], dropout_key=dropout_key, **own)
+    return logits
+
+
+def _compute_cut_logits(model: Any, batch: dict[str, Array], dropout_key: Array | None) -> Array:
     logits: Array = model(batch["values"], mask=batch["mask"], dropout_key=dropout_key)
     return logits
 
 
 @partial(jax.jit, static_argnums=0)  # compiled once for many runs
 def _unroll(graphdef: nnx.GraphDef[Any], variables: Any, x: Array, mask: Array) -> Array:
-    return jax.nn.softmax(inference.unroll(nnx.merge(graphdef, variables), x, mask))
+    """Probabilities [B, T + 1, classes] after each step, and of series that have ended."""
+    model: models.MiniRocketClassifier = nnx.merge(graphdef, variables)
+    y, state = inference.unroll(model, x, mask, return_state=True)
+    last = y.shape[1] - 1 - jnp.argmax(mask[:, ::-1], axis=1)
+    whole = model.finish(jnp.take_along_axis(y, last[:, None, None], axis=1)[:, 0], state)
+    return jax.nn.softmax(jnp.concatenate([y, whole[:, None]], axis=1))

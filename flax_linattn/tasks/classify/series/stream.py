@@ -5,9 +5,12 @@ from __future__ import annotations
 import dataclasses
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, ClassVar
 
+import jax
 import numpy as np
+from flax import nnx
 from numpy.typing import NDArray
 
 from flax_linattn import models
@@ -17,6 +20,7 @@ from flax_linattn.tasks.classify.series.data import load_test
 from flax_linattn.tasks.lines import CellLines
 from flax_linattn.tasks.spec import Run
 from flax_linattn.tasks.streaming import Record, describe_channels
+from flax_linattn.typing import Array
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,7 +28,7 @@ class ClassifyStreamOptions:
     """Options of a stream of a classifier.
 
     Each line is an observation: numbers separated by commas or spaces, "?" for a missing value. A
-    blank line starts a new sequence.
+    blank line ends a sequence.
 
     Attributes:
         sequence: Index, from 0, of a test sequence of the run to stream instead of the input.
@@ -46,7 +50,9 @@ class ClassifyStream(ClassStream[NDArray[np.float64]]):
 
     A run of ``model="minirocket"`` also decides: after the first of the model's prefix lengths at
     which the most likely class has a probability of at least ``threshold``, that class is the
-    decision until the sequence ends.
+    decision until the sequence ends. A blank line, which ends a sequence, then has a row, too: the
+    prediction for the whole sequence (``models.MiniRocketClassifier.finish``), which is the
+    decision if there was none before.
 
     Args:
         run: The trained run.
@@ -59,7 +65,7 @@ class ClassifyStream(ClassStream[NDArray[np.float64]]):
         ValueError: If the model cannot stream, or an option is out of range.
     """
 
-    record_attributes = ("_last", "_decision")
+    record_attributes = ("_last", "_decision", "_logits")
     advice = "a causal embedding"
     remedy: ClassVar[Mapping[str, Any]] = {"embedding": "causal"}
 
@@ -126,10 +132,12 @@ class ClassifyStream(ClassStream[NDArray[np.float64]]):
 
     def cells(self, observation: NDArray[np.float64] | None) -> Sequence[Any] | None:
         """Returns the step, the most likely class, the decision if any, and the probabilities."""
+        whole = list(self._whole()) if observation is None else []
         cells = super().cells(observation)
         if cells is None:
             self._decision = 0
-        if cells is None or not self._prefix_lengths:
+            return whole[0] if whole else None
+        if not self._prefix_lengths:
             return cells
         probabilities = np.asarray(cells[2:])
         if (
@@ -140,6 +148,20 @@ class ClassifyStream(ClassStream[NDArray[np.float64]]):
             self._decision = int(probabilities.argmax()) + 1
         decision = self._run.data_spec.classes[self._decision - 1] if self._decision else ""
         return [*cells[:2], decision, *cells[2:]]
+
+    def last_cells(self) -> Iterator[Sequence[Any]]:
+        """Yields the row of a test sequence that has ended; other input may go on later."""
+        if self._sequence is not None:
+            yield from self._whole()
+
+    def _whole(self) -> Iterator[Sequence[Any]]:
+        """Yields the row of a sequence that has ended, if there is a decision rule."""
+        if self._prefix_lengths and self._stream.num_steps:
+            parts, classes = nnx.split(self._run.model), self._run.data_spec.classes
+            probabilities = np.asarray(_finish(*parts, self._logits, self._stream.state))
+            best = int(probabilities.argmax())
+            decision = classes[self._decision - 1 if self._decision else best]
+            yield [self._stream.num_steps, classes[best], decision, *probabilities]
 
     def is_possible(self, record: Record) -> bool:
         """Whether the decided class exists."""
@@ -153,6 +175,12 @@ class ClassifyStream(ClassStream[NDArray[np.float64]]):
         values = self._fill_missing(observation)[None]
         (scaled,) = data_spec.standardizer.apply([values], data_spec.channels)
         return scaled.astype(np.float32)
+
+
+@partial(jax.jit, static_argnums=0)
+def _finish(graphdef: nnx.GraphDef[Any], variables: Any, logits: Array, state: Any) -> Array:
+    model: models.MiniRocketClassifier = nnx.merge(graphdef, variables)
+    return jax.nn.softmax(model.finish(logits[None], state)[0])
 
 
 def _rule(model: Any, threshold: float | None) -> tuple[float, tuple[int, ...]]:
