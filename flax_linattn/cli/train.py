@@ -17,7 +17,7 @@ from flax_linattn.registry import TASKS, get_task
 from flax_linattn.tasks import Config, InitRun, Task
 from flax_linattn.tasks.options import mechanisms_by_direction
 from flax_linattn.tasks.run import read_config
-from flax_linattn.tasks.train import train_report
+from flax_linattn.tasks.train_run import train_report
 
 
 @dataclasses.dataclass(frozen=True)

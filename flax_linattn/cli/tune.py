@@ -27,7 +27,7 @@ from flax_linattn.cli.train import (
 from flax_linattn.registry import get_task, list_tasks
 from flax_linattn.tasks import Range, tune
 from flax_linattn.tasks.options import flat_hints
-from flax_linattn.tasks.tune import format_value
+from flax_linattn.tasks.study import format_value
 
 MAX_ROWS = 10
 """Maximum number of trials that are printed, the best trials first."""

@@ -1,0 +1,20 @@
+from flax_linattn.tasks.events.data import EventsSpec
+from flax_linattn.tasks.events.options import (
+    EventsConfig,
+    EventsData,
+    EventsFit,
+    EventsModel,
+    thp,
+)
+from flax_linattn.tasks.events.stream import EventsStream, EventsStreamOptions
+
+__all__ = [
+    "EventsConfig",
+    "EventsData",
+    "EventsFit",
+    "EventsModel",
+    "EventsSpec",
+    "EventsStream",
+    "EventsStreamOptions",
+    "thp",
+]
