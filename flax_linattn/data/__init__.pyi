@@ -11,7 +11,7 @@ from flax_linattn.data.series.arff import load_arff
 from flax_linattn.data.series.dataset import TimeSeriesDataset
 from flax_linattn.data.series.frames import from_frame, to_frame
 from flax_linattn.data.series.load import load_dataset, load_long, load_series
-from flax_linattn.data.series.resampling import TimesPolicy, resample
+from flax_linattn.data.series.resampling import resample
 from flax_linattn.data.series.series import TimeSeries
 from flax_linattn.data.series.spoken_arabic_digits import load_spoken_arabic_digits
 from flax_linattn.data.series.time_features import calendar_circles, calendar_features
@@ -22,7 +22,7 @@ from flax_linattn.data.series.windows import Split, Windows, chronological_split
 from flax_linattn.data.sets.catalog import CATALOG, Entry, Source
 from flax_linattn.data.sets.embedded import etth1, japanese_vowels, pendulum
 from flax_linattn.data.sets.fetch import fetch
-from flax_linattn.data.tables.dialect import Dialect
+from flax_linattn.data.tables.dialect import Dialect, TimesPolicy
 
 __all__ = [
     "CATALOG",

@@ -1,8 +1,8 @@
 from flax_linattn.models.backbone import Backbone, BackboneState
 from flax_linattn.models.channel_mixing import ChannelMixing
-from flax_linattn.models.classifier import CLASSIFIER_LAYERS, ClassifierState, SequenceClassifier
+from flax_linattn.models.classifier import ClassifierState, SequenceClassifier
 from flax_linattn.models.decision_embedding import DecisionColumns, DecisionEmbedding
-from flax_linattn.models.decision_transformer import DECISION_LAYERS, DecisionTransformer
+from flax_linattn.models.decision_transformer import DecisionTransformer
 from flax_linattn.models.embedding import (
     Embedding,
     FeatureEmbedding,
@@ -12,14 +12,22 @@ from flax_linattn.models.embedding import (
 )
 from flax_linattn.models.encoder_decoder import EncoderDecoder, HorizonState
 from flax_linattn.models.event_embedding import EventColumns, EventEmbedding
-from flax_linattn.models.event_forecaster import EVENT_LAYERS, EventForecaster, NextEvent
+from flax_linattn.models.event_forecaster import EventForecaster, NextEvent
 from flax_linattn.models.fitted_variable import FittedVariable
-from flax_linattn.models.forecaster import FORECASTER_LAYERS, Forecaster, ForecasterState
+from flax_linattn.models.forecaster import Forecaster, ForecasterState
 from flax_linattn.models.head import Head
 from flax_linattn.models.image_classifier import ImageClassifier, vit_layers
 from flax_linattn.models.known_future import KnownFuture
 from flax_linattn.models.language import LANGUAGE_LAYERS, LanguageModel
-from flax_linattn.models.layers import Layers, Mechanisms
+from flax_linattn.models.layers import (
+    CLASSIFIER_LAYERS,
+    DECISION_LAYERS,
+    EVENT_LAYERS,
+    FORECASTER_LAYERS,
+    Layers,
+    Mechanisms,
+    window_layers,
+)
 from flax_linattn.models.log_normal import LogNormalMixture
 from flax_linattn.models.minirocket import MiniRocketFeatures, MiniRocketState
 from flax_linattn.models.minirocket_classifier import (
@@ -40,7 +48,6 @@ from flax_linattn.models.window import (
     READOUTS,
     WindowModel,
     WindowState,
-    window_layers,
 )
 
 __all__ = [

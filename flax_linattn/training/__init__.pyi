@@ -12,8 +12,8 @@ from flax_linattn.training.objective import (
     pinball_loss,
     smoothed_cross_entropy,
 )
+from flax_linattn.training.optimizer_options import OptimizerOptions
 from flax_linattn.training.optimizers import (
-    OptimizerOptions,
     lamb,
     make_optimizer,
     make_schedule,

@@ -4,9 +4,10 @@ from flax_linattn.tasks.events.options import (
     EventsData,
     EventsFit,
     EventsModel,
+    EventsStreamOptions,
     thp,
 )
-from flax_linattn.tasks.events.stream import EventsStream, EventsStreamOptions
+from flax_linattn.tasks.events.stream import EventsStream
 
 __all__ = [
     "EventsConfig",

@@ -6,8 +6,9 @@ from flax_linattn.tasks.offline_rl.options import (
     OfflineRLFit,
     OfflineRLModel,
     OfflineRLPlay,
+    OfflineRLStreamOptions,
 )
-from flax_linattn.tasks.offline_rl.stream import OfflineRLStream, OfflineRLStreamOptions
+from flax_linattn.tasks.offline_rl.stream import OfflineRLStream
 
 __all__ = [
     "DecisionAgent",

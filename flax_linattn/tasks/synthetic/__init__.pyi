@@ -4,9 +4,10 @@ from flax_linattn.tasks.synthetic.options import (
     SyntheticData,
     SyntheticFit,
     SyntheticModel,
+    SyntheticStreamOptions,
     recall,
 )
-from flax_linattn.tasks.synthetic.stream import SyntheticStream, SyntheticStreamOptions
+from flax_linattn.tasks.synthetic.stream import SyntheticStream
 
 __all__ = [
     "SyntheticConfig",

@@ -7,8 +7,14 @@ from flax_linattn.tasks.text.generate import (
     save_prompt,
 )
 from flax_linattn.tasks.text.harness import harness_model
-from flax_linattn.tasks.text.options import TextConfig, TextData, TextFit, TextModel
-from flax_linattn.tasks.text.stream import TextStream, TextStreamOptions
+from flax_linattn.tasks.text.options import (
+    TextConfig,
+    TextData,
+    TextFit,
+    TextModel,
+    TextStreamOptions,
+)
+from flax_linattn.tasks.text.stream import TextStream
 
 __all__ = [
     "PromptState",
