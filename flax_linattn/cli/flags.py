@@ -45,7 +45,7 @@ from tyro.constructors import (
 
 from flax_linattn.checks import OptionError, suggest
 from flax_linattn.cli import FLAGS, HELP
-from flax_linattn.models import Mechanisms
+from flax_linattn.models.layers import Mechanisms
 from flax_linattn.terminal import escape_controls, escaped_output
 
 if TYPE_CHECKING:
@@ -146,8 +146,8 @@ def parse_known(part: P, args: Sequence[str]) -> tuple[P, list[str]]:
     return dataclasses.replace(part, **values), rest
 
 
-def call(command: Callable[..., Any], name: str, args: Sequence[str]) -> None:
-    """Calls a function with the options of a command line; its errors name only these."""
+def bind(command: Callable[..., Any], name: str, args: Sequence[str]) -> Callable[[], None]:
+    """A function with the options of a command line, to call; its errors name only these."""
     hints, about = get_type_hints(command), docstring_parser.parse(docstring(command))
     texts = {one.arg_name: _one_line(one.description) for one in about.params}
     operands, fields = [], []
@@ -157,10 +157,14 @@ def call(command: Callable[..., Any], name: str, args: Sequence[str]) -> None:
         fields.append(_field(key, hints[key], default, texts[key], key in operands))
     described = filter(None, (about.short_description, _one_line(about.long_description)))
     options = Group("", "", tuple(fields), tuple(texts))
-    with only({*texts}.difference(operands)):
-        values = parse([options], args, f"flax-linattn {name}", "\n\n".join(described))
-        given = [values.pop(key) for key in operands]  # before the rest is passed by name
-        command(*given, **values)
+    values = parse([options], args, f"flax-linattn {name}", "\n\n".join(described))
+
+    def run() -> None:
+        with only({*texts}.difference(operands)):
+            given = [values.pop(key) for key in operands]  # before the rest is passed by name
+            command(*given, **values)
+
+    return run
 
 
 def asks_help(args: Sequence[str], error: str) -> bool:

@@ -6,7 +6,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self, get_args, get_origin
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeAlias, get_args, get_origin
 
 from flax_linattn.annotations import check_fields, type_hints
 from flax_linattn.checks import MAX_INTEGER, OptionError, check_choice, check_integers
@@ -21,6 +21,11 @@ if TYPE_CHECKING:
     from flax_linattn.ops import Capabilities
     from flax_linattn.registry import Directions
 
+Checkpoint: TypeAlias = Literal["best", "last"]
+"""Parameters of a run: the selected ones, or those at the end of training."""
+ExportFormat: TypeAlias = Literal["bundle", "c", "onnx"]
+BEFORE_OUTPUT, AFTER_OUTPUT, EVERY = "before-output", "after-output", "every-"
+"""When the state of a stream is saved; a number of rows follows the last value."""
 MAX_BATCH_SIZE = 2**16
 """Maximum number of examples per training step; trainings of large models use as many."""
 
