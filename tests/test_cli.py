@@ -5,6 +5,7 @@ import re
 import string
 import subprocess
 import sys
+from unittest.mock import Mock
 
 import pytest
 
@@ -104,12 +105,20 @@ def test_a_folder_is_expected_for_compiled_programs(args, tmp_path, capsys):
     assert "expected a folder after --compilation-cache" in capsys.readouterr().err
 
 
+def test_one_note_says_that_a_folder_cannot_be_written(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("jax.config.update", lambda *setting: None)
+    monkeypatch.setattr("tempfile.TemporaryFile", Mock(side_effect=PermissionError("read-only")))
+    assert cli.main(["data", "list", f"--compilation-cache={tmp_path}"]) == 0
+    (note,) = capsys.readouterr().err.splitlines()
+    assert note.startswith("note: compiled programs are read from") and "read-only" in note
+
+
 def test_misspelt_flags_and_values(capsys):
     message = one_line(fail(capsys, "train", "classify", "--featurs", "8"))
     assert "Unrecognized options: --featurs" in message and "--features" in message
     for option, kind in (("--features", "an integer"), ("--clip-norm", "a number")):
-        message = one_line(fail(capsys, "train", "classify", option, "many"))
-        assert f"Error parsing {option}: expected {kind}, got 'many'." in message
+        message = fail(capsys, "train", "classify", option, "many")
+        assert message == f"error: expected {kind}, got 'many'. ({option})\n"
     message = one_line(fail(capsys, "train", "classify", "--pooling", "lats"))
     assert "expected one of mean, last, flatten, got 'lats'; did you mean 'last'?" in message
     assert "(--run)" in fail(capsys, "train", "classify", "--resume")

@@ -242,6 +242,19 @@ def _read_programs(args: Sequence[str], leads: bool) -> tuple[str, list[str]]:
     return path, rest
 
 
+def _set_programs(folder: str) -> None:
+    """Sets the folder of compiled programs; one note says that none are written to it."""
+    try:
+        compilation.check_writable(folder)
+    except OSError as error:
+        print(
+            f"note: compiled programs are read from the folder after {CACHE}, but not cached in "
+            f"it: {error}",
+            file=sys.stderr,
+        )
+    compilation.set_compilation_cache(folder)
+
+
 def run() -> None:
     """Runs the command as a process, which exits at once if it was interrupted or failed.
 
@@ -285,7 +298,7 @@ def _run(command: _Command, name: str, args: list[str], programs: str | None) ->
         entry = "Error (reading|writing) persistent compilation cache entry"
         warnings.filterwarnings("ignore", entry, UserWarning)
         if programs is not None:
-            compilation.set_compilation_cache(programs)
+            _set_programs(programs)
         # bench measures how long programs compile
         cache = nullcontext() if name == "bench" else compilation.cached_programs()
         with interruptible(), cache:
