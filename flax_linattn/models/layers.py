@@ -43,7 +43,7 @@ class Mechanism(Protocol):
 
     @property
     def name(self) -> str:
-        """Name in the registry."""
+        """Name of the mechanism in the registry."""
 
     @property
     def capabilities(self) -> ops.Capabilities:

@@ -366,7 +366,7 @@ class ForecastStreamOptions:
 
 
 class ForecastOptions(TaskOptions):
-    """The options of forecasting."""
+    """The options of forecasting runs and their streams."""
 
     name = "forecast"
     Config = ForecastConfig
