@@ -41,7 +41,7 @@ def test_the_nearest_command_is_suggested(args, command, capsys):
     assert f"Did you mean {command!r}?" in fail(capsys, *args.split())
 
 
-QUICK = [f"{name} --help" for name in cli._commands() if name != "tune"]
+QUICK = [f"{name} --help" for name in cli._commands()]
 QUICK += ["", "tune forecast --help", "train forecast --help-all", "train text --mechanism abc"]
 QUICK += ["train events --epochs abc", "tune classify --preset abc", "stream nothing", "train abc"]
 

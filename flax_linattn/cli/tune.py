@@ -57,10 +57,10 @@ class StudyOptions:
 
 def tune_command(args: Sequence[str]) -> Callable[[], None]:
     """Reads the options of a search for the options of a task, whose name is first."""
-    if not args or args[0].startswith("-"):
-        raise ValueError(
-            f"expected a task, one of {', '.join(list_tasks())}; write flax-linattn tune TASK."
-        )
+    names = ", ".join(list_tasks())
+    if flags.asks_help(args, f"expected a task, one of {names}; write flax-linattn tune TASK."):
+        about = f"Searches for the options of a task by training trials. Tasks: {names}."
+        flags.parse(flags.groups(StudyOptions()), args, "flax-linattn tune TASK", about)
     name, *args = args
     task = get_task_options(name)
     start, others = flags.parse_known(StudyOptions(), args)
