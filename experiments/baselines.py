@@ -32,7 +32,7 @@ from experiments.store import Row
 from experiments.tables.baselines import CLASSIFICATION, RESULTS, Report, reports, stored_rows
 from experiments.tables.table import data_folder
 from flax_linattn.bench.journal import write_json
-from flax_linattn.bench.provenance import provenance
+from flax_linattn.bench.origin import provenance
 from flax_linattn.bench.report import markdown
 from flax_linattn.tasks.classify.metrics import averages, count
 from flax_linattn.tasks.forecast.evaluate import evaluate_baselines

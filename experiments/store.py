@@ -21,7 +21,7 @@ import jax
 from experiments.options import Options, defaults, run_options
 from flax_linattn import training
 from flax_linattn.bench.journal import lock_results, write_json
-from flax_linattn.bench.provenance import provenance
+from flax_linattn.bench.origin import provenance
 from flax_linattn.storage import LockedError, file_lock
 from flax_linattn.tasks import train
 from flax_linattn.tasks.files import make_file_name

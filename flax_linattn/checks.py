@@ -5,9 +5,8 @@ from __future__ import annotations
 import difflib
 import importlib
 from collections.abc import Iterable, Sequence, Sized
+from numbers import Integral
 from typing import Any
-
-import numpy as np
 
 from flax_linattn.terminal import escape_controls
 
@@ -57,7 +56,7 @@ def check_integers(minimum: int, maximum: int = MAX_INTEGER, /, **numbers: int |
     for name, value in numbers.items():
         if value is None:
             continue
-        if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+        if isinstance(value, bool) or not isinstance(value, Integral):
             raise TypeError(f"{name} must be an integer, got {quote(value)}.")
         if value < minimum:
             raise OptionError(f"{name} must be at least {minimum}, got {quote(value)}.", name)

@@ -72,6 +72,12 @@ def prune(max_bytes: int = MAX_BYTES) -> None:
             path.unlink()
 
 
+def check_writable(folder: str | Path) -> None:
+    """Raises OSError for a folder that is read-only, or on a full disk."""
+    with tempfile.TemporaryFile(dir=folder) as file:
+        file.write(bytes(2**20))
+
+
 @functools.cache  # one note in a process
 def _usable_folder() -> Path | None:
     """Makes the folder of programs, and prunes it once a day; None if it is not to be used."""
@@ -85,8 +91,7 @@ def _usable_folder() -> Path | None:
         if not pruned.exists() or time.time() - pruned.stat().st_mtime > SECONDS_UNTIL_PRUNED:
             prune()
             pruned.write_bytes(b"")
-        with tempfile.TemporaryFile(dir=folder) as file:
-            file.write(bytes(2**20))  # raises on a full disk
+        check_writable(folder)
     except (OSError, RuntimeError) as error:
         print(
             f"note: compiled programs are not cached: {error}; set FLAX_LINATTN_PROGRAMS to "

@@ -88,9 +88,14 @@ def forget_programs() -> Iterator[None]:
 
 
 @pytest.fixture
-def own_mechanisms(monkeypatch: pytest.MonkeyPatch) -> None:
+def own_mechanisms() -> Iterator[None]:
     """Mechanisms that a test registers are gone after it."""
-    monkeypatch.setattr(registry, "REGISTRY", dict(registry.REGISTRY))
+    tables = (registry.REGISTRY, registry.MECHANISMS)
+    names = [*registry.REGISTRY]
+    yield
+    for table in tables:
+        for name in table.keys() - set(names):
+            del table[name]
 
 
 @pytest.fixture(scope="session")

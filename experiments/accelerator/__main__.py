@@ -21,7 +21,7 @@ from experiments.accelerator.supervise import (
     status,
     supervise,
 )
-from flax_linattn.bench.provenance import commit
+from flax_linattn.bench.origin import commit
 
 MODULE = "experiments.accelerator"
 FOLDER = Path(__file__).parent

@@ -22,7 +22,7 @@ from experiments.measured import Measured, Rows
 from experiments.rules import Range
 from flax_linattn import ops
 from flax_linattn.bench import Comparison, Journal, against_baselines, memory_limit
-from flax_linattn.bench.comparisons import FORWARD, GATED, HEADS, OURS, PASSES, mechanism
+from flax_linattn.bench.comparison import FORWARD, GATED, HEADS, OURS, PASSES, mechanism
 from flax_linattn.bench.report import markdown, number
 
 MECHANISMS = (

@@ -22,7 +22,7 @@ from experiments.accelerator.journal import OutOfTimeError, TimedJournal
 from experiments.accelerator.machine import nvidia_smi
 from experiments.accelerator.pieces import PAPER, SMALL, Piece, piece
 from experiments.accelerator.states import SKIPPED, Outcome, outcome
-from flax_linattn.bench.provenance import device
+from flax_linattn.bench.origin import device
 
 LIBRARIES = re.compile(r"jaxlib|jax-cuda|jax_cuda|nvidia-|libtpu|triton|torch$|fla-core")
 

@@ -9,8 +9,8 @@ import statistics
 from collections.abc import Iterable
 from typing import Literal, NamedTuple
 
-from flax_linattn.bench.comparisons import FORWARD, OURS, TRAINING
-from flax_linattn.bench.ratios import Rows, ratios
+from flax_linattn.bench.comparison import FORWARD, OURS, TRAINING
+from flax_linattn.bench.ratio import Rows, ratios
 from flax_linattn.bench.report import interval, markdown, number
 
 

@@ -27,7 +27,7 @@ from experiments.measured import Measured, Rows
 from experiments.rules import Range
 from flax_linattn import ops
 from flax_linattn.bench import Journal, baselines, compile_program, inputs, run_in_turns, spread
-from flax_linattn.bench.comparisons import OURS
+from flax_linattn.bench.comparison import OURS
 from flax_linattn.bench.report import markdown, number
 from flax_linattn.bench.timing import normal
 from flax_linattn.typing import Array

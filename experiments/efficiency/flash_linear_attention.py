@@ -19,7 +19,7 @@ import jax
 from experiments.efficiency.pytorch import Size, check, import_torch, measure_all, table
 from experiments.measured import Measured
 from flax_linattn.bench import Comparison, Journal
-from flax_linattn.bench.comparisons import mechanism
+from flax_linattn.bench.comparison import mechanism
 
 OURS = {
     "linear, causal": ("linear", 64),

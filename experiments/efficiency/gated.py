@@ -30,7 +30,7 @@ from flax_linattn.bench import (
     run_in_turns,
     spread,
 )
-from flax_linattn.bench.comparisons import GATED, OURS, PASSES, mechanism
+from flax_linattn.bench.comparison import GATED, OURS, PASSES, mechanism
 from flax_linattn.bench.report import markdown, number
 from flax_linattn.typing import Array
 

@@ -37,7 +37,7 @@ from experiments.rules import POWER, Range, more, within
 from experiments.verdicts import FAILS, HOLDS, OPEN
 from flax_linattn import ops
 from flax_linattn.bench import Journal, baselines, compile_program, inputs, spread
-from flax_linattn.bench.comparisons import FORWARD, PASSES, TRAINING
+from flax_linattn.bench.comparison import FORWARD, PASSES, TRAINING
 from flax_linattn.bench.plots import import_figure, plot_lines
 from flax_linattn.bench.report import markdown, number
 from flax_linattn.typing import Array

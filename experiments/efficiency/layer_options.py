@@ -24,7 +24,7 @@ from experiments.efficiency.programs import forward, in_turns, observations, tra
 from experiments.measured import Measured, Rows
 from flax_linattn import nn
 from flax_linattn.bench import Journal, compile_program, spread
-from flax_linattn.bench.comparisons import FORWARD, TRAINING
+from flax_linattn.bench.comparison import FORWARD, TRAINING
 from flax_linattn.bench.report import markdown, number
 
 OURS = ("softmax", "gated_delta")

@@ -28,7 +28,7 @@ from experiments.efficiency.programs import each_pass, in_turns
 from experiments.measured import Measured, Rows
 from flax_linattn import ops
 from flax_linattn.bench import Journal, inputs, prepare, spread
-from flax_linattn.bench.comparisons import FORWARD, PASSES, TRAINING, mechanism
+from flax_linattn.bench.comparison import FORWARD, PASSES, TRAINING, mechanism
 from flax_linattn.bench.report import markdown, number
 from flax_linattn.ops.contract.mechanism import Mechanism
 from flax_linattn.ops.contract.non_finite import NonFinite

@@ -14,7 +14,7 @@ import numpy as np
 from flax import nnx
 
 from flax_linattn.bench import Journal, compile_program, run_in_turns, spread
-from flax_linattn.bench.comparisons import FORWARD, TRAINING
+from flax_linattn.bench.comparison import FORWARD, TRAINING
 
 Program = tuple[Callable[..., Any], Any]
 """A function of parameters and input, and the parameters."""

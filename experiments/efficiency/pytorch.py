@@ -29,7 +29,7 @@ from flax_linattn.bench import (
     run_in_turns,
     spread,
 )
-from flax_linattn.bench.comparisons import FORWARD, OURS, PASSES
+from flax_linattn.bench.comparison import FORWARD, OURS, PASSES
 from flax_linattn.bench.report import interval, markdown, number
 
 PLAIN, FUSED = "PyTorch, plain", "PyTorch, scaled_dot_product_attention"

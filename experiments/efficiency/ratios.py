@@ -23,7 +23,7 @@ from experiments import command
 from experiments.efficiency.bars import BARS, bars_table
 from experiments.efficiency.suite import comparisons
 from flax_linattn import bench
-from flax_linattn.bench.ratios import Rows
+from flax_linattn.bench.ratio import Rows
 from flax_linattn.bench.run import write_page
 
 COMMAND = "python -m experiments.efficiency.ratios"

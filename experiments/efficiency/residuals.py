@@ -21,7 +21,7 @@ import jax
 from experiments.measured import Measured, Rows
 from flax_linattn import ops
 from flax_linattn.bench import Journal, inputs
-from flax_linattn.bench.comparisons import mechanism
+from flax_linattn.bench.comparison import mechanism
 from flax_linattn.bench.report import markdown, number
 
 

@@ -8,7 +8,7 @@ from functools import partial
 
 from experiments.efficiency import peers
 from flax_linattn import bench
-from flax_linattn.bench.comparisons import FORWARD, mechanism
+from flax_linattn.bench.comparison import FORWARD, mechanism
 from flax_linattn.typing import Array
 
 FORMULATIONS: Mapping[str, Mapping[str, Callable[..., Array]]] = {

@@ -21,7 +21,7 @@ from experiments.statements import Statement
 from experiments.verdicts import Rule, Verdict, combine
 from flax_linattn import ops
 from flax_linattn.bench import Comparison, Journal
-from flax_linattn.bench.comparisons import FORWARD, OURS
+from flax_linattn.bench.comparison import FORWARD, OURS
 from flax_linattn.bench.report import markdown, number
 
 

@@ -27,7 +27,7 @@ from experiments.measured import Measured, Rows
 from experiments.rules import Range
 from flax_linattn import ops
 from flax_linattn.bench import Journal, compile_program, inputs, normal, spread
-from flax_linattn.bench.comparisons import mechanism
+from flax_linattn.bench.comparison import mechanism
 from flax_linattn.bench.report import markdown, number
 from flax_linattn.ops.engine.monomials import num_monomials
 

@@ -35,7 +35,7 @@ from experiments.statements import Statement
 from experiments.verdicts import Rule, Verdict, combine, with_note
 from flax_linattn import ops
 from flax_linattn.bench import Journal, baselines, compare, normal
-from flax_linattn.bench.comparisons import mechanism
+from flax_linattn.bench.comparison import mechanism
 from flax_linattn.bench.plots import import_figure, plot_lines
 from flax_linattn.bench.report import markdown
 

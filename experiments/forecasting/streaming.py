@@ -13,7 +13,7 @@ from experiments import command
 from experiments.pages import write_page
 from flax_linattn import tasks
 from flax_linattn.bench.journal import write_json
-from flax_linattn.bench.provenance import provenance
+from flax_linattn.bench.origin import provenance
 from flax_linattn.bench.report import markdown, source_line
 from flax_linattn.tasks.forecast import ForecastStream, Row
 from flax_linattn.tasks.forecast.evaluate import Errors

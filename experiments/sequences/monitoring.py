@@ -19,7 +19,7 @@ from experiments.sequences.runs import cached_task
 from flax_linattn import training
 from flax_linattn.tasks.classify import SequenceConfig
 from flax_linattn.tasks.classify.metrics import LogitsFn, make_label_loss
-from flax_linattn.tasks.train import LOSS_SCALE
+from flax_linattn.tasks.train_run import LOSS_SCALE
 from flax_linattn.training.metrics import mean_metrics, zero_metrics
 from flax_linattn.training.state import split_model
 from flax_linattn.typing import Array

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from flax_linattn.bench.comparisons import OURS
-from flax_linattn.bench.ratios import Rows
+from flax_linattn.bench.comparison import OURS
+from flax_linattn.bench.ratio import Rows
 from flax_linattn.checks import import_extra
 
 Lines = Mapping[str, Sequence[tuple[float, float]]]

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from flax_linattn.bench.ratios import Ratio, Regression, Rows, ratios
+from flax_linattn.bench.ratio import Ratio, Regression, Rows, ratios
 
 
 def markdown(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

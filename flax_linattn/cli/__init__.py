@@ -15,7 +15,7 @@ import re
 import shlex
 import sys
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any, NamedTuple
 
@@ -41,14 +41,17 @@ class _Command(NamedTuple):
         operands: Positional arguments.
         about: One-line description.
         target: "module:function", imported when the command runs.
-        is_parsed: Whether the function takes the options that its parameters declare; else it
-            takes the command line after the command's first word, and returns the exit status.
+        uses: Module that does the work, imported once the command line was read.
+        is_bound: Whether the function does the work with the options that its parameters declare;
+            else it takes the command line after the command's first word, and returns a function
+            that does the work, and may return an exit status.
     """
 
     operands: str
     about: str
     target: str
-    is_parsed: bool = True
+    uses: str
+    is_bound: bool = True
 
 
 _COMMANDS = {
@@ -56,71 +59,91 @@ _COMMANDS = {
         "TASK",
         "search for the options of a task by training trials",
         f"{__name__}.tune:tune_command",
-        is_parsed=False,
+        "flax_linattn.tasks.study",
+        is_bound=False,
     ),
     "evaluate": _Command(
         "RUN",
         "evaluate a run on test data, and check its stream against the parallel model",
         f"{__name__}.runs:evaluate",
+        "flax_linattn.tasks.evaluate",
     ),
     "predict": _Command(
         "RUN",
         "write the predictions of a run, such as forecasts or classes, to a file",
         f"{__name__}.runs:predict",
+        "flax_linattn.tasks.predict",
     ),
     "backtest": _Command(
         "RUN",
         "backtest a forecaster over later rows, with or without retraining",
         f"{__name__}.runs:backtest_command",
-        is_parsed=False,
+        "flax_linattn.tasks.run",
+        is_bound=False,
     ),
     "stream": _Command(
         "RUN",
         "print predictions after each observation of a stream",
         f"{__name__}.stream:stream_command",
-        is_parsed=False,
+        "flax_linattn.tasks.stream",
+        is_bound=False,
     ),
     "generate": _Command(
         "RUN",
         "continue a prompt with a language model",
         f"{__name__}.generate:generate",
+        "flax_linattn.tasks.run",
     ),
     "export": _Command(
         "RUN",
         "write a run as one file that streams without this library",
         f"{__name__}.export:export_command",
-        is_parsed=False,
+        "flax_linattn.tasks.export",
+        is_bound=False,
     ),
     "serve": _Command(
         "RUN_OR_BUNDLE",
         "serve the stream of a run or a bundle over HTTP and WebSocket",
         f"{__name__}.serve:serve_command",
-        is_parsed=False,
+        "flax_linattn.tasks.export",
+        is_bound=False,
     ),
     "state": _Command(
         "FILE",
         "show the contents of a state file that a stream saved",
         f"{__name__}.stream:show_state",
+        "flax_linattn.inference.saved",
     ),
     "rollout": _Command(
         "RUN",
         "play episodes with an agent in a Gymnasium environment",
         f"{__name__}.rollout:rollout",
+        "flax_linattn.tasks.run",
     ),
     "data list": _Command(
-        "", "list the public data sets with built-in readers", f"{__name__}.data:list_data"
+        "",
+        "list the public data sets with built-in readers",
+        f"{__name__}.data:list_data",
+        "flax_linattn.tasks.task",
     ),
     "data info": _Command(
-        "NAME", "show the contents, license and files of a data set", f"{__name__}.data:info_data"
+        "NAME",
+        "show the contents, license and files of a data set",
+        f"{__name__}.data:info_data",
+        "flax_linattn.tasks.task",
     ),
     "data fetch": _Command(
-        "NAME", "download the official files of a data set", f"{__name__}.data:fetch_data"
+        "NAME",
+        "download the official files of a data set",
+        f"{__name__}.data:fetch_data",
+        "flax_linattn.tasks.task",
     ),
     "bench": _Command(
         "",
         "benchmark speed and memory against other implementations and stored results",
         f"{__name__}:bench_command",
-        is_parsed=False,
+        "flax_linattn.bench.run",
+        is_bound=False,
     ),
 }
 
@@ -129,7 +152,9 @@ def _commands() -> dict[str, _Command]:
     """All commands by name, one for training each task among them."""
     target = f"{__name__}.train:train_command"
     of_tasks = {
-        f"train {name}": _Command("", TASKS[name].about, target, is_parsed=False)
+        f"train {name}": _Command(
+            "", TASKS[name].about, target, "flax_linattn.tasks.train_run", is_bound=False
+        )
         for name in list_tasks()
     }
     return of_tasks | _COMMANDS
@@ -155,10 +180,12 @@ def main(args: Sequence[str] | None = None) -> int:
 
 
 def _dispatch(args: list[str]) -> int:
+    programs = None
     place = next((at for at, word in enumerate(args) if word.split("=")[0] == CACHE), None)
     if place is not None:
         try:
-            args = [*args[:place], *_keep_programs(args[place:], leads=place == 0)]
+            programs, rest = _read_programs(args[place:], leads=place == 0)
+            args = [*args[:place], *rest]
         except (ValueError, OSError) as error:
             print(f"error: {error}", file=sys.stderr)
             return 2
@@ -174,7 +201,7 @@ def _dispatch(args: list[str]) -> int:
     for length in (2, 1):
         name = " ".join(args[:length])
         if name in commands:
-            return _run(commands[name], name, args)
+            return _run(commands[name], name, args, programs)
     choices = [name for name in commands if name.startswith(f"{args[0]} ")]
     if choices and args[1:2] and args[1] in HELP:
         print(_help())
@@ -196,8 +223,8 @@ def _nearest(given: str, commands: Sequence[str]) -> str | None:
     return next(iter(difflib.get_close_matches(given, commands, 1)), None)
 
 
-def _keep_programs(args: Sequence[str], leads: bool) -> list[str]:
-    """Sets the folder of compiled programs, and returns the arguments after it."""
+def _read_programs(args: Sequence[str], leads: bool) -> tuple[str, list[str]]:
+    """Makes the folder of compiled programs, and returns it and the arguments after it."""
     name, equals, folder = args[0].partition("=")
     rest = list(args[1:])
     if not equals:
@@ -212,8 +239,20 @@ def _keep_programs(args: Sequence[str], leads: bool) -> list[str]:
         os.makedirs(path, exist_ok=True)
     except OSError as error:
         raise ValueError(f"cannot make the folder after {name}: {error}.") from None
-    compilation.set_compilation_cache(path)
-    return rest
+    return path, rest
+
+
+def _set_programs(folder: str) -> None:
+    """Sets the folder of compiled programs; one note says that none are written to it."""
+    try:
+        compilation.check_writable(folder)
+    except OSError as error:
+        print(
+            f"note: compiled programs are read from the folder after {CACHE}, but not cached in "
+            f"it: {error}",
+            file=sys.stderr,
+        )
+    compilation.set_compilation_cache(folder)
 
 
 def run() -> None:
@@ -240,27 +279,30 @@ def _is_multi_process() -> bool:
     return jax.distributed.is_initialized() and jax.process_count() > 1
 
 
-def _run(command: _Command, name: str, args: list[str]) -> int:
+def _run(command: _Command, name: str, args: list[str], programs: str | None) -> int:
     from flax_linattn.checks import OptionError
-    from flax_linattn.training import LostProcessError, NonFiniteLossError
 
-    module, _, function = command.target.partition(":")
     try:
-        call: Any = getattr(importlib.import_module(module), function)
-        from flax_linattn.cli import flags
+        words = args[len(name.split()) if command.is_bound else 1 :]
+        module, _, function = command.target.partition(":")
+        read: Any = getattr(importlib.import_module(module), function)
+        if command.is_bound:
+            from flax_linattn.cli import flags
 
+            read = functools.partial(flags.bind, read, name)
+        work = read(words)
+        # Only now, so that help and refused options wait neither for JAX nor for data.
+        importlib.import_module(command.uses)
         _return_compiler_memory()
         # JAX compiles a program again if its cache entry cannot be read, which needs no warning.
         entry = "Error (reading|writing) persistent compilation cache entry"
         warnings.filterwarnings("ignore", entry, UserWarning)
+        if programs is not None:
+            _set_programs(programs)
         # bench measures how long programs compile
-        is_cached = name != "bench" and not {*HELP} & {*args}
-        with interruptible(), compilation.cached_programs() if is_cached else nullcontext():
-            if not command.is_parsed:
-                status: int = call(args[1:])
-                return status
-            flags.call(call, name, args[len(name.split()) :])
-            return 0
+        cache = nullcontext() if name == "bench" else compilation.cached_programs()
+        with interruptible(), cache:
+            return work() or 0
     except BrokenPipeError:
         # The reader has gone. Python flushes standard output once more at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -276,14 +318,18 @@ def _run(command: _Command, name: str, args: list[str]) -> int:
             text += name_flags(unnamed, error.values)
         print(f"error: {text}", file=sys.stderr)
         return 2
-    except (NonFiniteLossError, LostProcessError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
     except SystemExit as exit:  # after --help, unusable options, or a signal while training
         return exit.code if isinstance(exit.code, int) else 2
     except KeyboardInterrupt:
         print("interrupted.", file=sys.stderr)
         return INTERRUPTED
+    except RuntimeError as error:
+        from flax_linattn.training import LostProcessError, NonFiniteLossError
+
+        if not isinstance(error, (NonFiniteLossError, LostProcessError)):
+            raise
+        print(f"error: {error}", file=sys.stderr)
+        return 1
 
 
 @functools.cache
@@ -369,19 +415,24 @@ def _flag(name: str, value: bool | str) -> str:
     return f"--{flag} {value}"
 
 
-def bench_command(args: Sequence[str]) -> int:
-    """Measures a suite of comparisons."""
-    from flax_linattn import bench
+def bench_command(args: Sequence[str]) -> Callable[[], int]:
+    """Reads the options of a benchmark of a suite of comparisons."""
+    from flax_linattn.bench.options import BenchOptions
     from flax_linattn.cli import flags
 
     about = "Benchmarks speed and memory against other implementations and stored results."
-    groups = flags.groups(bench.BenchOptions())
-    options = flags.parse(groups, args, "flax-linattn bench", about)
-    try:
-        return bench.run_bench(command=shlex.join(["flax-linattn", "bench", *args]), **options)
-    except KeyboardInterrupt:
-        print("run the same command again to continue.", file=sys.stderr)
-        raise
+    options = flags.parse(flags.groups(BenchOptions()), args, "flax-linattn bench", about)
+
+    def run() -> int:
+        from flax_linattn.bench import run_bench
+
+        try:
+            return run_bench(command=shlex.join(["flax-linattn", "bench", *args]), **options)
+        except KeyboardInterrupt:
+            print("run the same command again to continue.", file=sys.stderr)
+            raise
+
+    return run
 
 
 def _help() -> str:

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from flax_linattn.cli import name_flags
-from flax_linattn.data.episodes import episodes_as_text, join_episodes, load_episodes
-from flax_linattn.data.episodes.statistics import size_as_text
 from flax_linattn.data.sets.catalog import CATALOG, Entry
 from flax_linattn.data.sets.fetch import fetch, find_entry
 from flax_linattn.registry import get_task, list_tasks
@@ -63,6 +61,8 @@ def info_data(names: tuple[str, ...], /, keep_unfinished: bool = False) -> None:
 
 def _info_file(name: str, keep_unfinished: bool, no_entry: ValueError) -> None:
     """Prints statistics of a file or folder of episodes."""
+    from flax_linattn.data.episodes import episodes_as_text, load_episodes
+
     is_path = Path(name).suffix or Path(name).name != name
     if not Path(name).exists() and not is_path:
         raise ValueError(f"{no_entry} There is no file or folder of episodes {name} either.")
@@ -75,6 +75,9 @@ def _info_file(name: str, keep_unfinished: bool, no_entry: ValueError) -> None:
 
 def _info_files(names: Sequence[str], keep_unfinished: bool) -> None:
     """Prints the size of each of several files of episodes, and statistics of all of them."""
+    from flax_linattn.data.episodes import episodes_as_text, join_episodes, load_episodes
+    from flax_linattn.data.episodes.statistics import size_as_text
+
     for name in names:
         if name.lower() in map(str.lower, CATALOG) and not Path(name).exists():
             raise ValueError(

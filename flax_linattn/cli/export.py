@@ -5,16 +5,16 @@ from __future__ import annotations
 import dataclasses
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
 from flax_linattn.checks import OptionError
 from flax_linattn.cli import flags
-from flax_linattn.inference import linattn_runtime
 from flax_linattn.storage import make_folder
-from flax_linattn.tasks.export import Format, export_run
-from flax_linattn.tasks.run import Checkpoint, read_task
+from flax_linattn.tasks.config_file import read_task_options
+from flax_linattn.tasks.options import Checkpoint, ExportFormat
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,7 +41,7 @@ class ExportOptions:
 
     main_options: ClassVar[tuple[str, ...]] = ("out", "format", "runtime", "again")
     out: Path | None = None
-    format: Format = "bundle"
+    format: ExportFormat = "bundle"
     runtime: Path | None = None
     seed_index: int | None = None
     checkpoint: Checkpoint = "best"
@@ -60,18 +60,11 @@ ABOUT = (
 )
 
 
-def export_command(args: Sequence[str]) -> int:
-    """Exports a run to a bundle, a C header or an ONNX file.
-
-    Args:
-        args: The command line.
-
-    Returns:
-        The exit status.
-    """
+def export_command(args: Sequence[str]) -> Callable[[], None]:
+    """Reads the options of an export of a run to a bundle, a C header or an ONNX file."""
     if flags.asks_help(args, f"expected a run folder, got none; write {PROG} --out FILE."):
         flags.parse(flags.groups(ExportOptions()), args, PROG, ABOUT)
-    task = read_task(Path(args[0]))
+    task = read_task_options(Path(args[0]))
     groups = [*flags.groups(ExportOptions()), *flags.groups(task.StreamOptions(), task.name)]
     values = flags.parse(groups, args[1:], f"flax-linattn export {args[0]}", ABOUT)
     options = vars(flags.build(ExportOptions, values))
@@ -100,15 +93,25 @@ def export_command(args: Sequence[str]) -> int:
         if runtime.resolve() == out.resolve():
             raise OptionError("expected different files for out and runtime.", "out", "runtime")
         make_folder(runtime.parent)
-    signature = export_run(args[0], out, stream, **options)
+    return partial(_export, args[0], out, runtime, stream, options)
+
+
+def _export(
+    run_dir: str, out: Path, runtime: Path | None, stream: Any, options: dict[str, Any]
+) -> None:
+    """Exports a run, and prints what the file holds."""
+    from flax_linattn.inference import linattn_runtime
+    from flax_linattn.tasks import export_run
+
+    signature = export_run(run_dir, out, stream, **options)
     if options["format"] == "c":
         parts = ", ".join(f"{name} {size:,}" for name, size in signature.items())
         print(f"# {out}: bytes of its parts: {parts}", file=sys.stderr)
-        return 0
+        return
     if options["format"] == "onnx":
         names = ", ".join(leaf["name"] for leaf in signature["state"])
         print(f"# {out}: {out.stat().st_size:,} bytes; its state: {names}", file=sys.stderr)
-        return 0
+        return
     size, until = out.stat().st_size, signature["readable_until"]
     print(
         f"# {out}: {size:,} bytes, a state of {signature['state_bytes']:,} bytes; JAX promises to "
@@ -123,4 +126,3 @@ def export_command(args: Sequence[str]) -> int:
         )
     if runtime is not None:
         shutil.copyfile(linattn_runtime.__file__, runtime)
-    return 0

@@ -45,7 +45,7 @@ from tyro.constructors import (
 
 from flax_linattn.checks import OptionError, suggest
 from flax_linattn.cli import FLAGS, HELP
-from flax_linattn.models import Mechanisms
+from flax_linattn.models.layers import Mechanisms
 from flax_linattn.terminal import escape_controls, escaped_output
 
 if TYPE_CHECKING:
@@ -111,6 +111,7 @@ def parse(
 
     Raises:
         SystemExit: If the help was printed, or the command line was rejected with a message.
+        OptionError: If a value is not a number, or none of the choices.
     """
     every = [group for group in listed if group.fields]
     fields = {field.name: field for group in every for field in group.fields}
@@ -135,7 +136,7 @@ def parse(
         if is_short:
             print(f"'{prog} --help-all' lists all {len(fields)} options.")
         raise
-    return values
+    return _refuse(values)
 
 
 def parse_known(part: P, args: Sequence[str]) -> tuple[P, list[str]]:
@@ -143,11 +144,11 @@ def parse_known(part: P, args: Sequence[str]) -> tuple[P, list[str]]:
     known: Any = {"return_unknown_args": True, "add_help": False, **_RULES}
     root: Any = _root(groups(part), {})
     values, rest = tyro.cli(Group, args=args, default=root, **known)
-    return dataclasses.replace(part, **values), rest
+    return dataclasses.replace(part, **_refuse(values)), rest
 
 
-def call(command: Callable[..., Any], name: str, args: Sequence[str]) -> None:
-    """Calls a function with the options of a command line; its errors name only these."""
+def bind(command: Callable[..., Any], name: str, args: Sequence[str]) -> Callable[[], None]:
+    """A function with the options of a command line, to call; its errors name only these."""
     hints, about = get_type_hints(command), docstring_parser.parse(docstring(command))
     texts = {one.arg_name: _one_line(one.description) for one in about.params}
     operands, fields = [], []
@@ -157,10 +158,14 @@ def call(command: Callable[..., Any], name: str, args: Sequence[str]) -> None:
         fields.append(_field(key, hints[key], default, texts[key], key in operands))
     described = filter(None, (about.short_description, _one_line(about.long_description)))
     options = Group("", "", tuple(fields), tuple(texts))
-    with only({*texts}.difference(operands)):
-        values = parse([options], args, f"flax-linattn {name}", "\n\n".join(described))
-        given = [values.pop(key) for key in operands]  # before the rest is passed by name
-        command(*given, **values)
+    values = parse([options], args, f"flax-linattn {name}", "\n\n".join(described))
+
+    def run() -> None:
+        with only({*texts}.difference(operands)):
+            given = [values.pop(key) for key in operands]  # before the rest is passed by name
+            command(*given, **values)
+
+    return run
 
 
 def asks_help(args: Sequence[str], error: str) -> bool:
@@ -203,6 +208,22 @@ def _root(listed: Iterable[Group], names: Container[str]) -> Group:
         else:
             fields += named
     return Group("", "", tuple(fields), ())
+
+
+@dataclasses.dataclass(frozen=True)
+class _Refused:
+    """What is wrong with a value; raised within tyro, it would be printed in tyro's words."""
+
+    message: str
+
+
+def _refuse(values: dict[str, Any]) -> dict[str, Any]:
+    """Returns the values, unless one of them is refused."""
+    for name, value in values.items():
+        for each in value if isinstance(value, tuple) else (value,):
+            if isinstance(each, _Refused):
+                raise OptionError(each.message, name)
+    return values
 
 
 def _group(info: StructTypeInfo) -> StructConstructorSpec | None:
@@ -330,7 +351,7 @@ def _indent(line: str) -> int:
 
 
 def _scalar(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
-    """A number, or one of several choices, with an error that says what was expected."""
+    """A number, or one of several choices; a refused one says what was expected."""
     is_union = get_origin(info.type) in (Union, UnionType)
     kinds = [kind for kind in get_args(info.type) if kind is not NoneType]
     kind: Any = kinds[0] if is_union and len(kinds) == 1 else info.type
@@ -346,7 +367,7 @@ def _scalar(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
         except ValueError:
             expected = f"one of {', '.join(choices)}" if choices else _NUMBERS[kind]
             hint = suggest(words[0], choices)
-            raise ValueError(f"expected {expected}, got {words[0]!r}{hint}") from None
+            return _Refused(f"expected {expected}, got {words[0]!r}{hint}")
 
     return PrimitiveConstructorSpec(
         nargs=1,

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from flax_linattn.checks import OptionError, check_integers
+from flax_linattn.tasks.options import Checkpoint
 
 
 def generate(
@@ -27,7 +28,7 @@ def generate(
     save_state: Path | None = None,
     max_length: int | None = None,
     seed_index: int | None = None,
-    checkpoint: Literal["best", "last"] = "best",
+    checkpoint: Checkpoint = "best",
 ) -> None:
     """Continues a prompt with a language model, and prints the text as it is generated.
 

@@ -5,21 +5,17 @@ from __future__ import annotations
 import hashlib
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from flax_linattn.checks import OptionError, check_integers, format_count
-from flax_linattn.control import Agent, check_rendering, make_environments, play, save_animation
-from flax_linattn.data.episodes import (
-    Episodes,
-    check_episode_file,
-    normalized_scores,
-    write_episodes,
-)
+from flax_linattn.tasks.options import Checkpoint
 
 if TYPE_CHECKING:
+    import numpy as np
     from gymnasium.vector import VectorEnv
+
+    from flax_linattn.control import Agent
+    from flax_linattn.data.episodes import Episodes
 
 
 def rollout(
@@ -32,7 +28,7 @@ def rollout(
     seed: int | None = None,
     target_return: float | None = None,
     act: str | None = None,
-    checkpoint: Literal["best", "last"] = "best",
+    checkpoint: Checkpoint = "best",
     gif: Path | None = None,
 ) -> None:
     """Plays episodes with an agent in a Gymnasium environment, and prints or saves them.
@@ -56,6 +52,8 @@ def rollout(
         gif: New .gif file for an animation of the first episode.
     """
     from flax_linattn import tasks
+    from flax_linattn.control import check_rendering, make_environments, play, save_animation
+    from flax_linattn.data.episodes import check_episode_file, write_episodes
     from flax_linattn.tasks.protocols import Acting
 
     check_integers(1, episodes=episodes, num_envs=num_envs)
@@ -117,6 +115,7 @@ def rollout(
 def _parameters_sha256(model: Any) -> str:
     """Checksum of the names and values of all parameters, which differs for another training."""
     import jax
+    import numpy as np
     from flax import nnx
 
     digest = hashlib.sha256()
@@ -127,6 +126,8 @@ def _parameters_sha256(model: Any) -> str:
 
 
 def _print_table(episodes: Episodes, seed: int) -> None:
+    from flax_linattn.data.episodes import normalized_scores
+
     scores = normalized_scores(episodes.returns, episodes.env_id)
     header = ["seed", "steps", "return", "ended"] + ([] if scores is None else ["score"])
     print("  ".join(f"{name:>10}" for name in header))
@@ -138,6 +139,8 @@ def _print_table(episodes: Episodes, seed: int) -> None:
 
 
 def _print_summary(episodes: Episodes) -> None:
+    from flax_linattn.data.episodes import normalized_scores
+
     line = f"return {_spread(episodes.returns)}, length {_spread(episodes.lengths)}"
     scores = normalized_scores(episodes.returns, episodes.env_id)
     if scores is not None:

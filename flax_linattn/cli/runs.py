@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from flax_linattn import training
 from flax_linattn.checks import OptionError, format_count
 from flax_linattn.cli import flags
-from flax_linattn.tasks import Report
-from flax_linattn.tasks.evaluate import evaluate_report
-from flax_linattn.tasks.predict import predict_run
-from flax_linattn.tasks.protocols import Backtesting
-from flax_linattn.tasks.run import Checkpoint, read_task
+from flax_linattn.tasks.options import Checkpoint
+
+if TYPE_CHECKING:
+    from flax_linattn.tasks import Report
 
 
 def evaluate(run: Path, /, test_file: Path | None = None, checkpoint: Checkpoint = "best") -> None:
@@ -30,6 +28,8 @@ def evaluate(run: Path, /, test_file: Path | None = None, checkpoint: Checkpoint
         checkpoint: Parameters to use: "best" (those with the best validation) or "last" (those at
             the end of training).
     """
+    from flax_linattn.tasks.evaluate import evaluate_report
+
     print_report(evaluate_report(run, test_file, checkpoint=checkpoint))
 
 
@@ -60,26 +60,27 @@ def predict(
         checkpoint: Parameters to use: "best" (those with the best validation) or "last" (those at
             the end of training).
     """
+    from flax_linattn.tasks import predict_run
+
     table = predict_run(run, input, out, seed_index=seed_index, checkpoint=checkpoint)
     print(f"# {format_count(len(table), 'row')}: {out}", file=sys.stderr)
 
 
-def backtest_command(args: Sequence[str]) -> int:
-    """Tests a run over folds of later times.
+def backtest_command(args: Sequence[str]) -> Callable[[], None]:
+    """Reads the options of a test over folds of later times."""
+    backtest = flags.bind(_backtest, "backtest", args)
 
-    Args:
-        args: The command line.
+    def run() -> None:
+        from flax_linattn.training import Interrupted
 
-    Returns:
-        The exit status.
-    """
-    try:
-        flags.call(_backtest, "backtest", args)
-    except (KeyboardInterrupt, training.Interrupted):
-        command = shlex.join(["flax-linattn", "backtest", *args])
-        print(f"finished folds are saved; continue with: {command}", file=sys.stderr)
-        raise
-    return 0
+        try:
+            backtest()
+        except (KeyboardInterrupt, Interrupted):
+            command = shlex.join(["flax-linattn", "backtest", *args])
+            print(f"finished folds are saved; continue with: {command}", file=sys.stderr)
+            raise
+
+    return run
 
 
 def _backtest(
@@ -103,6 +104,9 @@ def _backtest(
             Default: the context length of the run.
         epochs: Maximum number of epochs of each retraining. Default: the value of the run.
     """
+    from flax_linattn.tasks.protocols import Backtesting
+    from flax_linattn.tasks.run import read_task
+
     how = {"folds": folds, "refit": refit, "carry": carry, "context": context, "epochs": epochs}
     task = read_task(run)
     if not isinstance(task, Backtesting):

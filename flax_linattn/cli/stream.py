@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
 from flax_linattn.checks import quote
 from flax_linattn.cli import flags, name_flags
-from flax_linattn.inference.saved import FORMAT, describe_state
-from flax_linattn.registry import get_task, list_tasks
-from flax_linattn.tasks.run import read_task
-from flax_linattn.tasks.stream import BEFORE_OUTPUT, stream_run
+from flax_linattn.registry import get_task_options, list_tasks
+from flax_linattn.tasks.config_file import read_task_options
+from flax_linattn.tasks.options import BEFORE_OUTPUT
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,11 +56,11 @@ MAX_VALUE_LENGTH = 100
 """Maximum number of characters of a value in a state file that are printed."""
 
 
-def stream_command(args: Sequence[str]) -> int:
-    """Streams observations through the model of a run."""
+def stream_command(args: Sequence[str]) -> Callable[[], None]:
+    """Reads the options of a stream of observations through the model of a run."""
     if flags.asks_help(args, f"expected a run folder, got none; write {PROG} [OPTIONS]."):
         flags.parse(flags.groups(Files()), ["--help-all"], PROG, f"{ABOUT}\n\n{_about_tasks()}")
-    task = read_task(Path(args[0]))
+    task = read_task_options(Path(args[0]))
     values = flags.parse(
         [*flags.groups(Files()), *flags.groups(task.StreamOptions(), task.name)],
         args[1:],
@@ -69,8 +68,14 @@ def stream_command(args: Sequence[str]) -> int:
         f"{ABOUT}\n\n{_about(task.StreamOptions)}",
     )
     options: Any = flags.build(task.StreamOptions, values)
-    stream_run(args[0], options, **vars(flags.build(Files, values)), say=_say)
-    return 0
+    files = flags.build(Files, values)
+
+    def run() -> None:
+        from flax_linattn.tasks import stream_run
+
+        stream_run(args[0], options, **vars(files), say=_say)
+
+    return run
 
 
 def _say(text: str, *names: str) -> None:
@@ -89,7 +94,7 @@ def _about_tasks() -> str:
     width = max(map(len, names))
     lines = ["Further options by the task of the run; 'stream RUN --help' explains them:"]
     for name in names:
-        (group,) = flags.groups(get_task(name).StreamOptions())
+        (group,) = flags.groups(get_task_options(name).StreamOptions())
         flag_names = ("--" + field.name.replace("_", "-") for field in group.fields)
         lines.append(f"  {name:<{width}}  {', '.join(flag_names) or 'none'}")
     return "\n".join(lines)
@@ -103,6 +108,8 @@ def show_state(file: Path, /) -> None:
     Args:
         file: File that a stream saved with --state.
     """
+    from flax_linattn.inference.saved import FORMAT, describe_state
+
     state = describe_state(file)
     lines = {
         "file": f"{file}, {file.stat().st_size:,} bytes, format {FORMAT}",

@@ -5,19 +5,20 @@ from __future__ import annotations
 import dataclasses
 import shlex
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from flax_linattn import training
 from flax_linattn.checks import OptionError, check_choice
 from flax_linattn.cli import flags
 from flax_linattn.cli.runs import print_report
-from flax_linattn.registry import TASKS, get_task
-from flax_linattn.tasks import Config, InitRun, Task
-from flax_linattn.tasks.options import mechanisms_by_direction
-from flax_linattn.tasks.run import read_config
-from flax_linattn.tasks.train import train_report
+from flax_linattn.registry import TASKS, get_task, get_task_options
+from flax_linattn.tasks.config_file import read_config
+from flax_linattn.tasks.options import Config, TaskOptions, mechanisms_by_direction
+
+if TYPE_CHECKING:
+    from flax_linattn.tasks import InitRun
+    from flax_linattn.training import Session
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,6 +62,8 @@ class Start:
             "reinitialize_mismatched": self.reinitialize_mismatched,
         }
         if self.init_run is not None:
+            from flax_linattn.tasks import InitRun
+
             return InitRun(self.init_run, **options)
         if given := [name for name, value in options.items() if value]:
             raise OptionError(
@@ -123,32 +126,28 @@ class Output:
     profile: int = 0
 
 
-def train_command(args: Sequence[str]) -> int:
-    """Trains a run of a task.
-
-    Args:
-        args: The command line, the name of the task first.
-
-    Returns:
-        The exit status.
-    """
+def train_command(args: Sequence[str]) -> Callable[[], None]:
+    """Reads the options of a training; the name of the task is first."""
     name, *args = args
-    task = get_task(name)
+    task = get_task_options(name)
     start, others = flags.parse_known(Start(), args)
     if not start.resume and start.init is None:
         start = dataclasses.replace(start, preset=choose_preset(task, start.preset, others))
     config = _defaults(task, start)
     about = "Folder of the run, and what the run starts from."
     values = parse_training(f"train {name}", task, config, flags.groups(start, "Run", about), args)
-    options = {name: values[name] for name in config.flat()}
     with flags.only(values):
-        devices, output = flags.build(Devices, values), flags.build(Output, values)
-        return _train(task, start, options, devices, output, args)
+        config = task.Config.of(**{name: values[name] for name in config.flat()})
+    devices, output = flags.build(Devices, values), flags.build(Output, values)
+
+    def run() -> None:
+        with flags.only(values):
+            _train(name, start, config, devices, output, args)
+
+    return run
 
 
-def choose_preset(
-    task: Task[Any, Any, Any], preset: str | None, others: Sequence[str]
-) -> str | None:
+def choose_preset(task: type[TaskOptions], preset: str | None, others: Sequence[str]) -> str | None:
     """The preset of a new run: by default that of the task, unless another model is chosen."""
     if preset is not None or task.default_preset is None:
         return preset
@@ -159,7 +158,7 @@ def choose_preset(
 
 def parse_training(
     command: str,
-    task: Task[Any, Any, Any],
+    task: type[TaskOptions],
     config: Config,
     own: Iterable[flags.Group],
     args: Sequence[str],
@@ -189,33 +188,29 @@ def parse_training(
 
 
 def _train(
-    task: Task[Any, Any, Any],
-    start: Start,
-    options: dict[str, Any],
-    devices: Devices,
-    output: Output,
-    args: Sequence[str],
-) -> int:
-    config = task.Config.of(**options)
+    name: str, start: Start, config: Config, devices: Devices, output: Output, args: Sequence[str]
+) -> None:
+    from flax_linattn import training
+    from flax_linattn.tasks.train_run import train_report
+
     run_dir = start.run if start.run is not None else Path("runs") / config.name
-    start_process(devices)
+    join_processes(devices)
     try:
         session = make_session(run_dir, start.resume, devices, output)
-        report = train_report(task, config, session, init_run=start.init)
+        report = train_report(get_task(name), config, session, init_run=start.init)
     except training.Interrupted:
         if training.is_main():
             given = [a for a in args if a != "--resume"]
             given += [] if start.run is not None else ["--run", str(run_dir)]
-            command = ["flax-linattn", "train", task.name]
+            command = ["flax-linattn", "train", name]
             print(shlex.join([*command, *given, "--resume"]), file=sys.stderr)
         raise
     if training.is_main():
         print_report(report)
         print(f"run folder: {run_dir}")
-    return 0
 
 
-def _description(task: Task[Any, Any, Any]) -> str:
+def _description(task: type[TaskOptions]) -> str:
     about = TASKS[task.name].about
     lines = [
         f"{about[0].upper()}{about[1:]}.",
@@ -238,7 +233,7 @@ def _first_line(function: Any) -> str:
     return text.strip().partition("\n")[0].replace("``", "").rstrip(".")
 
 
-def _defaults(task: Task[Any, Any, Any], start: Start) -> Config:
+def _defaults(task: type[TaskOptions], start: Start) -> Config:
     """The options of the run to resume or to start from, or the task's, and of the preset."""
     if start.resume and start.run is None:
         raise OptionError("resuming a run needs its folder; pass it.", "run")
@@ -247,7 +242,7 @@ def _defaults(task: Task[Any, Any, Any], start: Start) -> Config:
     return apply_preset(task, config, start.preset)
 
 
-def apply_preset(task: Task[Any, Any, Any], config: Config, name: str | None) -> Config:
+def apply_preset(task: type[TaskOptions], config: Config, name: str | None) -> Config:
     """The options of a preset of the task, which keeps files that the config names."""
     if name is None:
         return config
@@ -258,15 +253,19 @@ def apply_preset(task: Task[Any, Any, Any], config: Config, name: str | None) ->
     return preset
 
 
-def start_process(devices: Devices) -> None:
+def join_processes(devices: Devices) -> None:
     """Joins the other processes of the training, if there are any."""
     process = (devices.coordinator, devices.num_processes, devices.process_id)
+    from flax_linattn.training import start_process
+
     if devices.distributed or process != (None, None, None):
-        training.start_process(*process)
+        start_process(*process)
 
 
-def make_session(run_dir: Path, resume: bool, devices: Devices, output: Output) -> training.Session:
+def make_session(run_dir: Path, resume: bool, devices: Devices, output: Output) -> Session:
     """Makes the session of a run, whose metrics are logged in its folder."""
+    from flax_linattn import training
+
     trackers: list[training.Tracker] = [training.JsonLines(run_dir / "steps.jsonl")]
     if output.tensorboard:
         trackers.append(training.TensorBoard(run_dir / "tensorboard"))

@@ -7,12 +7,10 @@ import dataclasses
 import re
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, get_args
 
-from flax_linattn import training
-from flax_linattn.bench.report import markdown
 from flax_linattn.checks import OptionError, check_choice, quote
 from flax_linattn.cli import flags
 from flax_linattn.cli.train import (
@@ -20,14 +18,16 @@ from flax_linattn.cli.train import (
     Output,
     apply_preset,
     choose_preset,
+    join_processes,
     make_session,
     parse_training,
-    start_process,
 )
-from flax_linattn.registry import get_task, list_tasks
-from flax_linattn.tasks import Range, tune
-from flax_linattn.tasks.options import flat_hints
-from flax_linattn.tasks.tune import format_value
+from flax_linattn.registry import get_task, get_task_options, list_tasks
+from flax_linattn.tasks.options import Config, flat_hints
+
+if TYPE_CHECKING:
+    from flax_linattn.tasks import Range
+    from flax_linattn.training import Session, Tracker
 
 MAX_ROWS = 10
 """Maximum number of trials that are printed, the best trials first."""
@@ -55,21 +55,14 @@ class StudyOptions:
     preset: str | None = None
 
 
-def tune_command(args: Sequence[str]) -> int:
-    """Searches for options of a task.
-
-    Args:
-        args: The command line, the name of the task first.
-
-    Returns:
-        The exit status.
-    """
-    if not args or args[0].startswith("-"):
-        raise ValueError(
-            f"expected a task, one of {', '.join(list_tasks())}; write flax-linattn tune TASK."
-        )
+def tune_command(args: Sequence[str]) -> Callable[[], None]:
+    """Reads the options of a search for the options of a task, whose name is first."""
+    names = ", ".join(list_tasks())
+    if flags.asks_help(args, f"expected a task, one of {names}; write flax-linattn tune TASK."):
+        about = f"Searches for the options of a task by training trials. Tasks: {names}."
+        flags.parse(flags.groups(StudyOptions()), args, "flax-linattn tune TASK", about)
     name, *args = args
-    task = get_task(name)
+    task = get_task_options(name)
     start, others = flags.parse_known(StudyOptions(), args)
     start = dataclasses.replace(start, preset=choose_preset(task, start.preset, others))
     config = apply_preset(task, task.Config.of(), start.preset)
@@ -78,37 +71,48 @@ def tune_command(args: Sequence[str]) -> int:
     with flags.only(values):
         config = task.Config.of(**{name: values[name] for name in config.flat()})
         study = flags.build(StudyOptions, values)
-        devices, output = flags.build(Devices, values), flags.build(Output, values)
-        folder = study.study or Path("runs") / f"tune-{config.name}"
-        start_process(devices)
+    devices, output = flags.build(Devices, values), flags.build(Output, values)
 
-        def new_session(
-            run_dir: Path, *, resume: bool, trackers: Sequence[training.Tracker]
-        ) -> training.Session:
-            session = make_session(run_dir, resume, devices, output)
-            return dataclasses.replace(session, trackers=(*session.trackers, *trackers))
+    def run() -> None:
+        with flags.only(values):
+            _tune(name, config, study, devices, output)
 
-        hints = flat_hints(type(config))
-        search = dict(_read_values(text, hints) for text in study.search)
-        try:
-            rows = tune(
-                task,
-                config,
-                search,
-                folder,
-                num_trials=study.trials,
-                prune=study.prune,
-                new_session=new_session,
-            )
-        except training.Interrupted:
-            print("run the same command again to continue.", file=sys.stderr)
-            raise
+    return run
+
+
+def _tune(name: str, config: Config, study: StudyOptions, devices: Devices, output: Output) -> None:
+    from flax_linattn.tasks import tune
+    from flax_linattn.training import Interrupted
+
+    folder = study.study or Path("runs") / f"tune-{config.name}"
+    join_processes(devices)
+
+    def new_session(run_dir: Path, *, resume: bool, trackers: Sequence[Tracker]) -> Session:
+        session = make_session(run_dir, resume, devices, output)
+        return dataclasses.replace(session, trackers=(*session.trackers, *trackers))
+
+    hints = flat_hints(type(config))
+    search = dict(_read_values(text, hints) for text in study.search)
+    try:
+        rows = tune(
+            get_task(name),
+            config,
+            search,
+            folder,
+            num_trials=study.trials,
+            prune=study.prune,
+            new_session=new_session,
+        )
+    except Interrupted:
+        print("run the same command again to continue.", file=sys.stderr)
+        raise
     _print_rows(rows)
-    return 0
 
 
 def _read_values(text: str, hints: dict[str, Any]) -> tuple[str, Range | list[Any]]:
     """Parses the name and the values of an option to search, such as "num_layers=1..4"."""
+    from flax_linattn.tasks import Range
+
     name, equals, values = text.partition("=")
     name = name.replace("-", "_")
     if not equals or not values:
@@ -143,6 +147,9 @@ def _read_value(word: str, name: str, hint: Any) -> Any:
 
 
 def _print_rows(rows: Sequence[dict[str, Any]]) -> None:
+    from flax_linattn.bench.report import markdown
+    from flax_linattn.tasks.study import format_value
+
     names = [*rows[0]["options"]]
     lines = [
         [

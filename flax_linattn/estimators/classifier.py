@@ -20,7 +20,7 @@ from flax_linattn.registry import get_task
 from flax_linattn.tasks.classify import SeriesSource, predict_proba
 from flax_linattn.tasks.init_run import InitRun
 from flax_linattn.tasks.spec import Run
-from flax_linattn.tasks.train import fit_data
+from flax_linattn.tasks.train_run import fit_data
 
 
 class Classifier(Estimator):

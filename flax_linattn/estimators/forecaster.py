@@ -44,7 +44,7 @@ from flax_linattn.tasks.init_run import InitRun
 from flax_linattn.tasks.options import TooFewRowsError
 from flax_linattn.tasks.run import check_run_dir
 from flax_linattn.tasks.spec import Run
-from flax_linattn.tasks.train import fit_data
+from flax_linattn.tasks.train_run import fit_data
 
 DATA_FILE = "data.parquet"
 """File of the series, in the folder of a run."""

@@ -17,7 +17,7 @@ from jaxtyping import Int
 from flax_linattn import nn, ops
 from flax_linattn.checks import OptionError, check_choice
 from flax_linattn.models.embedding import Embedding, ObservationEmbedding
-from flax_linattn.models.layers import REMAT, Layers, sized
+from flax_linattn.models.layers import Layers, sized
 from flax_linattn.models.sequence_model import SequenceModel, check_state
 from flax_linattn.nn.call import Call
 from flax_linattn.nn.dropout import apply_dropout, make_dropout, resolve_dropout_key, split_key
@@ -25,6 +25,12 @@ from flax_linattn.ops.contract.checks import no_state_message
 from flax_linattn.ops.contract.masks import zero_padding
 from flax_linattn.ops.contract.state import register_state
 from flax_linattn.typing import Array, Features, FeaturesStep, State
+
+REMAT: dict[str, Any] = {
+    "dots": jax.checkpoint_policies.dots_saveable,
+    "blocks": jax.checkpoint_policies.nothing_saveable,
+}
+"""Policies of ``jax.checkpoint`` for a block, by the value of ``remat`` other than "none"."""
 
 
 @register_state

@@ -13,7 +13,7 @@ from flax_linattn.checks import OptionError, check_choice, check_integers
 from flax_linattn.models import pooling as poolings
 from flax_linattn.models.backbone import Backbone, BackboneState
 from flax_linattn.models.head import Head, resolve_backbone
-from flax_linattn.models.layers import Layers
+from flax_linattn.models.layers import CLASSIFIER_LAYERS, Layers
 from flax_linattn.nn.call import Call
 from flax_linattn.nn.dropout import apply_dropout, make_dropout, resolve_dropout_key, split_key
 from flax_linattn.nn.feed_forward import ACTIVATIONS
@@ -22,9 +22,6 @@ from flax_linattn.ops.contract.numerics import accumulation_dtype
 from flax_linattn.ops.contract.state import register_state
 from flax_linattn.ops.engine import prefix
 from flax_linattn.typing import Array, State
-
-CLASSIFIER_LAYERS = Layers(hidden_features=256)
-"""Default layers of a classifier: Time-Series-Library's for classification."""
 
 HEAD_ACTIVATIONS = ("gelu", "none")
 

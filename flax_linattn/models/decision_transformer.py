@@ -13,15 +13,12 @@ from flax_linattn.models.backbone import Backbone, BackboneState
 from flax_linattn.models.decision_embedding import TOKENS, DecisionEmbedding
 from flax_linattn.models.embedding import FeatureEmbedding, PositionName
 from flax_linattn.models.head import Head, split_options
-from flax_linattn.models.layers import Layers, check_causal
+from flax_linattn.models.layers import DECISION_LAYERS, Layers, check_causal
 from flax_linattn.nn.call import Call
 from flax_linattn.nn.linear import linear
 from flax_linattn.ops.contract.masks import zero_padding
 from flax_linattn.ops.contract.numerics import accumulation_dtype
 from flax_linattn.typing import Array
-
-DECISION_LAYERS = Layers(features=128, num_layers=3, num_heads=1, norm="post", dropout_rate=0.1)
-"""Default layers of a decision transformer, as in the published code."""
 
 DECISION_LENGTH = 4096
 """Default number of times in the learned table."""

@@ -12,8 +12,14 @@ from jaxtyping import Float, Int
 from flax_linattn import nn
 from flax_linattn.checks import OptionError, check_integers
 from flax_linattn.models.embedding import ObservationEmbedding
-from flax_linattn.models.forecaster import FORECASTER_LAYERS, check_targets
-from flax_linattn.models.layers import MAX_LAYERS, Layers, check_causal, sized
+from flax_linattn.models.forecaster import check_targets
+from flax_linattn.models.layers import (
+    FORECASTER_LAYERS,
+    MAX_LAYERS,
+    Layers,
+    check_causal,
+    sized,
+)
 from flax_linattn.models.moments import EPSILON
 from flax_linattn.nn.dropout import apply_dropout, make_dropout, resolve_dropout_key, split_key
 from flax_linattn.nn.meshes import automatic

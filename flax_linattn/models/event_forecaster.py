@@ -16,16 +16,11 @@ from flax_linattn.models.backbone import Backbone
 from flax_linattn.models.embedding import PositionName
 from flax_linattn.models.event_embedding import EventColumns, EventEmbedding
 from flax_linattn.models.head import Head, resolve_backbone
-from flax_linattn.models.layers import Layers, check_causal
+from flax_linattn.models.layers import EVENT_LAYERS, Layers, check_causal
 from flax_linattn.models.log_normal import LogNormalMixture
 from flax_linattn.nn.linear import linear
 from flax_linattn.ops.contract.numerics import accumulation_dtype
 from flax_linattn.typing import Array
-
-EVENT_LAYERS = Layers(
-    features=64, num_layers=2, num_heads=4, hidden_features=128, norm="pre", dropout_rate=0.0
-)
-"""Default layers of an event forecaster."""
 
 MIN_STD = 0.01
 """Minimum std of a component, in stds of all log gaps; repeated gaps would have infinite density.

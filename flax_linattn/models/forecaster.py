@@ -15,7 +15,7 @@ from flax_linattn.checks import OptionError, check_integers
 from flax_linattn.models.backbone import Backbone, BackboneState
 from flax_linattn.models.embedding import ObservationEmbedding
 from flax_linattn.models.head import Head, resolve_backbone
-from flax_linattn.models.layers import Layers, check_causal
+from flax_linattn.models.layers import FORECASTER_LAYERS, Layers, check_causal
 from flax_linattn.models.moments import Moments, MomentsState
 from flax_linattn.models.quantiles import QuantileHead
 from flax_linattn.nn.call import Call
@@ -23,9 +23,6 @@ from flax_linattn.nn.linear import linear
 from flax_linattn.ops.contract.state import register_state
 from flax_linattn.ops.engine.prefix import select
 from flax_linattn.typing import Array, Features, FeaturesStep
-
-FORECASTER_LAYERS = Layers(features=64, num_layers=2, hidden_features=128)
-"""Default layers of a forecaster."""
 
 
 @register_state

@@ -1,17 +1,25 @@
-"""Options of a stack of transformer blocks, declared once for all models and commands."""
+"""Options of a stack of transformer blocks, declared once for all models and commands.
+
+They import neither JAX nor Flax before a block is made, so that commands read options at once.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, Self, TypeAlias, Unpack, get_args, get_origin
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Literal,
+    Protocol,
+    Self,
+    TypeAlias,
+    Unpack,
+    get_args,
+    get_origin,
+    runtime_checkable,
+)
 
-import jax
-import jax.numpy as jnp
-from flax import nnx
-from jax.typing import DTypeLike
-
-from flax_linattn import nn, ops
 from flax_linattn.annotations import check_type, type_hints
 from flax_linattn.checks import (
     OptionError,
@@ -20,13 +28,29 @@ from flax_linattn.checks import (
     check_positive,
     check_rate,
 )
-from flax_linattn.nn.attention import check_pair_options
-from flax_linattn.nn.block import check_norm
-from flax_linattn.nn.feed_forward import ACTIVATIONS, GATED_ACTIVATIONS
-from flax_linattn.nn.norm import NORM_TYPES
-from flax_linattn.nn.projected import QKNorm, check_kv_heads, check_output_options
+from flax_linattn.registry import check_mechanism
 
-Mechanisms: TypeAlias = str | ops.Mechanism | tuple[str | ops.Mechanism, ...]
+if TYPE_CHECKING:
+    from flax import nnx
+    from jax.typing import DTypeLike
+
+    from flax_linattn import nn, ops
+
+
+@runtime_checkable
+class Mechanism(Protocol):
+    """What options take of an ``ops.Mechanism``."""
+
+    @property
+    def name(self) -> str:
+        """Name of the mechanism in the registry."""
+
+    @property
+    def capabilities(self) -> ops.Capabilities:
+        """Features that the mechanism supports."""
+
+
+Mechanisms: TypeAlias = str | Mechanism | tuple[str | Mechanism, ...]
 """A mechanism (or its name) for all layers, or one for each layer."""
 
 DTypeName: TypeAlias = Literal["float32", "bfloat16", "float16", "float64"]
@@ -35,15 +59,6 @@ MAX_FEATURES = 2**16
 """Maximum number of features of a token; no published model has more."""
 MAX_LAYERS = 1000
 """Maximum depth of a stack: as deep as any published one, and built within seconds."""
-
-REMAT: dict[str, Any] = {
-    "dots": jax.checkpoint_policies.dots_saveable,
-    "blocks": jax.checkpoint_policies.nothing_saveable,
-}
-"""Policies of ``jax.checkpoint`` for a block, by the value of ``remat`` other than "none"."""
-
-
-POSITION_BIASES = ("alibi", "relative")
 
 OPTIONS_OF_ORDER = ("rotary", "short_conv", "position_bias")
 """Options of ``Layers`` that need tokens in an order."""
@@ -126,7 +141,7 @@ class Layers:
     dropout_rate: float = 0.1
     rotary: bool = False
     num_kv_heads: int | None = None
-    normalize_qk: QKNorm | None = None
+    normalize_qk: Literal["layer", "rms", "l2"] | None = None
     output_norm: Literal["rms"] | None = None
     output_gate: Literal["sigmoid", "silu"] | None = None
     short_conv: int | None = None
@@ -140,11 +155,21 @@ class Layers:
 
     def __post_init__(self) -> None:
         hints = type_hints(type(self))
-        for field in dataclasses.fields(self):
-            hint = hints[field.name]
-            origins: list[Any] = [get_origin(each) for each in (hint, *get_args(hint))]
-            if Literal not in origins:  # literals have clearer errors below
-                check_type(hint, **{field.name: getattr(self, field.name)})
+        object.__setattr__(self, "dtype", _dtype_name(self.dtype))
+        if self.norm in get_args(hints["norm_type"]):
+            raise OptionError(
+                "norm is the place of the norms, one of "
+                f"{', '.join(get_args(hints['norm']))}, and {self.norm!r} is a type; pass "
+                f"norm_type={self.norm!r}.",
+                "norm",
+            )
+        for name, hint in hints.items():
+            value = getattr(self, name)
+            literals = [each for each in (hint, *get_args(hint)) if get_origin(each) is Literal]
+            if not literals:
+                check_type(hint, **{name: value})
+            elif value is not None or hint in literals:
+                check_choice(get_args(literals[0]), **{name: value})
         check_integers(1, MAX_FEATURES, features=self.features, num_heads=self.num_heads)
         check_integers(1, 8 * MAX_FEATURES, hidden_features=self.hidden_features)
         check_integers(1, MAX_LAYERS, num_layers=self.num_layers)
@@ -153,18 +178,8 @@ class Layers:
         if self.layer_scale is not None:
             check_positive(layer_scale=self.layer_scale)
         check_positive(residual_scale=self.residual_scale)
-        check_norm(self.norm)
-        check_choice(NORM_TYPES, norm_type=self.norm_type)
-        check_choice((*ACTIVATIONS, *GATED_ACTIVATIONS), activation=self.activation)
-        check_choice(("none", *REMAT), remat=self.remat)
-        check_output_options(self.normalize_qk, self.output_norm, self.output_gate)
+        check_rate(weight_dropout_rate=self.weight_dropout_rate)
         check_integers(2, short_conv=self.short_conv)
-        if self.position_bias is not None:
-            check_choice(POSITION_BIASES, position_bias=self.position_bias)
-        given: Any = self.dtype
-        name = "float32" if given is None else jnp.dtype(given).name
-        check_choice(get_args(DTypeName), dtype=name)
-        object.__setattr__(self, "dtype", name)
         if isinstance(self.mechanism, (list, tuple)):
             names = tuple(self.mechanism)
             if len(names) not in (1, self.num_layers):
@@ -185,8 +200,16 @@ class Layers:
         self._check_heads()
 
     def _check_heads(self) -> None:
+        own = self.mechanism if isinstance(self.mechanism, tuple) else (self.mechanism,)
+        has_bias = self.position_bias is not None
+        options = (self.num_kv_heads, has_bias, self.weight_dropout_rate, self.rotary)
         try:
-            mechanisms = self.mechanisms
+            for each in own:
+                if isinstance(each, str):
+                    check_mechanism(each.partition(":")[0])
+            # A name without hyperparameters needs no mechanism, unless an option does.
+            is_plain = all(isinstance(each, str) and ":" not in each for each in own)
+            mechanisms = () if is_plain and not any(options) else self.mechanisms
         except (TypeError, ValueError) as error:
             raise OptionError(str(error), "mechanism") from None
         if self.features % self.num_heads:
@@ -196,27 +219,29 @@ class Layers:
                 "features",
                 "num_heads",
             )
+        if mechanisms:
+            from flax_linattn.nn.attention import check_pair_options
+            from flax_linattn.nn.projected import check_kv_heads
         for mechanism in mechanisms:
             check_kv_heads(mechanism, self.num_heads, self.num_kv_heads)
-            has_bias = self.position_bias is not None
             check_pair_options(mechanism, has_bias, self.weight_dropout_rate)
-        if self.rotary:
-            for mechanism in mechanisms:
-                if mechanism.capabilities.learned_query:
-                    raise OptionError(
-                        f"rotary positions rotate the query of each token, but {mechanism.name!r} "
-                        "has one learned query for all tokens; remove rotary, or choose another "
-                        "mechanism.",
-                        "rotary",
-                        "mechanism",
-                    )
+            if self.rotary and mechanism.capabilities.learned_query:
+                raise OptionError(
+                    f"rotary positions rotate the query of each token, but {mechanism.name!r} "
+                    "has one learned query for all tokens; remove rotary, or choose another "
+                    "mechanism.",
+                    "rotary",
+                    "mechanism",
+                )
 
     @property
     def mechanisms(self) -> tuple[ops.Mechanism, ...]:
         """The mechanism of each layer, in order."""
+        from flax_linattn.nn import resolve_mechanism
+
         if isinstance(self.mechanism, tuple):
-            return tuple(map(nn.resolve_mechanism, self.mechanism))
-        return (nn.resolve_mechanism(self.mechanism),) * self.num_layers
+            return tuple(map(resolve_mechanism, self.mechanism))
+        return (resolve_mechanism(self.mechanism),) * self.num_layers
 
     def map_mechanisms(self, function: Callable[[ops.Mechanism], ops.Mechanism]) -> Self:
         """Returns layers whose mechanisms are replaced by a function of them.
@@ -276,6 +301,8 @@ class Layers:
     @property
     def compute_dtype(self) -> DTypeLike | None:
         """Argument ``dtype`` of the layers; None if inputs and parameters decide."""
+        import jax.numpy as jnp
+
         return None if self.dtype == "float32" else jnp.dtype(self.dtype)
 
     def take(self, options: Mapping[str, Any]) -> tuple[Self, dict[str, Any]]:
@@ -315,6 +342,8 @@ class Layers:
 
         ``is_causal`` says whether calls of the block will be causal, for a learned position bias.
         """
+        from flax_linattn import nn
+
         return nn.TransformerBlock(
             self.features,
             mechanism=mechanism,
@@ -333,6 +362,8 @@ class Layers:
         self, mechanism: ops.Mechanism, rngs: nnx.Rngs, **parameters: Unpack[nn.ParameterOptions]
     ) -> nn.DecoderBlock:
         """Makes a decoder block of these options with this mechanism."""
+        from flax_linattn import nn
+
         return nn.DecoderBlock(
             self.features,
             mechanism=mechanism,
@@ -345,12 +376,49 @@ class Layers:
     def _make_position_bias(
         self, is_causal: bool, rngs: nnx.Rngs, parameters: nn.ParameterOptions
     ) -> nn.PositionBias | None:
+        import jax.numpy as jnp
+
+        from flax_linattn import nn
+
         if self.position_bias == "relative":
             param_dtype = parameters.get("param_dtype", jnp.float32)
             return nn.RelativeBias(
                 self.num_heads, is_causal=is_causal, param_dtype=param_dtype, rngs=rngs
             )
         return None if self.position_bias is None else nn.AlibiBias(self.num_heads)
+
+
+def window_layers(num_symbols: int, **options: Any) -> Layers:
+    """Returns the default layers of a window model, as in the paper, with width d = N.
+
+    Args:
+        num_symbols: Number of symbols N.
+        **options: Options of :class:`Layers` that replace the paper's.
+
+    Example:
+        >>> layers = window_layers(16, mechanism="softmax:scale=1")
+        >>> layers.features, layers.num_layers, layers.num_heads, layers.activation
+        (16, 1, 1, 'tanh')
+    """
+    paper: dict[str, Any] = {
+        "features": num_symbols,
+        "num_layers": 1,
+        "num_heads": 1,
+        "mechanism": "expressive",
+        "norm": "pre",
+        "activation": "tanh",
+        "dropout_rate": 0.0,
+    }
+    return Layers(**paper | options)
+
+
+def _dtype_name(given: Any) -> str:
+    """Name of a dtype; None is float32."""
+    if given is None or given in get_args(DTypeName):
+        return given or "float32"
+    import jax.numpy as jnp
+
+    return jnp.dtype(given).name
 
 
 def check_causal(layers: Layers) -> None:
@@ -377,3 +445,18 @@ def sized(mechanism: ops.Mechanism, max_length: int | None) -> ops.Mechanism:
             )
         return mechanism
     return dataclasses.replace(mechanism, max_length=max_length)  # type: ignore[call-arg]
+
+
+CLASSIFIER_LAYERS = Layers(hidden_features=256)
+"""Default layers of a classifier: Time-Series-Library's for classification."""
+
+DECISION_LAYERS = Layers(features=128, num_layers=3, num_heads=1, norm="post", dropout_rate=0.1)
+"""Default layers of a decision transformer, as in the published code."""
+
+EVENT_LAYERS = Layers(
+    features=64, num_layers=2, num_heads=4, hidden_features=128, norm="pre", dropout_rate=0.0
+)
+"""Default layers of an event forecaster."""
+
+FORECASTER_LAYERS = Layers(features=64, num_layers=2, hidden_features=128)
+"""Default layers of a forecaster."""

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from flax_linattn.checks import check_array, check_integers
 from flax_linattn.models.fitted_variable import FittedVariable
 from flax_linattn.models.sequence_model import SequenceModel
+from flax_linattn.models.sizes import NUM_KERNELS
 from flax_linattn.nn.call import Call
 from flax_linattn.ops.contract.checks import check_mask
 from flax_linattn.ops.contract.masks import zero_padding
@@ -26,8 +27,6 @@ from flax_linattn.ops.contract.state import register_state
 from flax_linattn.typing import Array
 
 KERNEL_SIZE = 9
-NUM_KERNELS = 84
-"""Number of ways to choose the three weights of 2 among nine."""
 
 WEIGHTS = np.full((NUM_KERNELS, KERNEL_SIZE), -1, np.float32)
 np.put_along_axis(

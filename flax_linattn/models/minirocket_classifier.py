@@ -20,19 +20,17 @@ from flax_linattn.models.closed_form import RidgeFit, fit_ridge, fit_weights
 from flax_linattn.models.fitted_variable import FittedVariable
 from flax_linattn.models.minirocket import (
     KERNEL_SIZE,
-    NUM_KERNELS,
     MiniRocketFeatures,
     MiniRocketState,
     move_valid_first,
 )
 from flax_linattn.models.perceiver import PerceiverReader
 from flax_linattn.models.sequence_model import SequenceModel
+from flax_linattn.models.sizes import NUM_FEATURES, NUM_KERNELS
 from flax_linattn.nn.call import Call
 from flax_linattn.ops.contract.state import register_state
 from flax_linattn.typing import Array
 
-NUM_FEATURES = 2500
-"""Default number of features: as accurate as 10,000 on training data of ten data sets."""
 NO_THRESHOLD = 2.0
 """Probability that no class reaches, so that a stream never decides."""
 MIN_WEIGHT = 1e-3

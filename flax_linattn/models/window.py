@@ -26,7 +26,7 @@ from flax_linattn.checks import check_choice, check_integers
 from flax_linattn.models.backbone import Backbone
 from flax_linattn.models.embedding import OneHotEmbedding
 from flax_linattn.models.head import Head, split_options
-from flax_linattn.models.layers import Layers, check_causal
+from flax_linattn.models.layers import Layers, check_causal, window_layers
 from flax_linattn.nn.call import Call
 from flax_linattn.nn.linear import linear
 from flax_linattn.nn.tokens import check_tokens
@@ -39,30 +39,6 @@ READOUTS = ("flatten", "last")
 
 PROJECTIONS = ("position", "shared")
 """Whether each position has its own projections, or all positions share them."""
-
-
-def window_layers(num_symbols: int, **options: Any) -> Layers:
-    """Returns the default layers of a window model, as in the paper, with width d = N.
-
-    Args:
-        num_symbols: Number of symbols N.
-        **options: Options of :class:`Layers` that replace the paper's.
-
-    Example:
-        >>> layers = window_layers(16, mechanism="softmax:scale=1")
-        >>> layers.features, layers.num_layers, layers.num_heads, layers.activation
-        (16, 1, 1, 'tanh')
-    """
-    paper: dict[str, Any] = {
-        "features": num_symbols,
-        "num_layers": 1,
-        "num_heads": 1,
-        "mechanism": "expressive",
-        "norm": "pre",
-        "activation": "tanh",
-        "dropout_rate": 0.0,
-    }
-    return Layers(**paper | options)
 
 
 @register_state

@@ -434,7 +434,7 @@ def check_output_options(
         check_choice(OUTPUT_GATES, output_gate=output_gate)
 
 
-def resolve_mechanism(mechanism: str | ops.Mechanism) -> ops.Mechanism:
+def resolve_mechanism(mechanism: object) -> ops.Mechanism:
     """Returns the mechanism of a name, or the given mechanism.
 
     Raises:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-import difflib
 from numbers import Integral, Real
 from types import UnionType
 from typing import Any, Literal, get_args, get_origin
@@ -12,6 +11,7 @@ from typing import Any, Literal, get_args, get_origin
 from flax_linattn.annotations import type_hints
 from flax_linattn.ops.contract.mechanism import Mechanism
 from flax_linattn.ops.mechanisms import REGISTRY
+from flax_linattn.registry import MECHANISMS, Directions, check_mechanism
 
 MAX_HYPERPARAMETER_CHARACTERS = 1000
 """Limit in characters: Python's parser needs stack space for nested expressions."""
@@ -49,7 +49,8 @@ def get_mechanism(name: str, **hyperparameters: Any) -> Mechanism:
     name, _, text = name.partition(":")
     if text:
         hyperparameters = _parse(name, text) | hyperparameters
-    mechanism = REGISTRY[_check_registered(name)]
+    check_mechanism(name)
+    mechanism = REGISTRY[name]
     fields = [field.name for field in dataclasses.fields(mechanism)]
     unknown = sorted(set(hyperparameters) - set(fields))
     if unknown:
@@ -118,22 +119,12 @@ def register_mechanism(name: str, mechanism_class: type[Mechanism]) -> None:
             "another name."
         )
     REGISTRY[name] = mechanism_class
+    able = mechanism_class().capabilities
+    MECHANISMS[name] = Directions(able.causal, able.noncausal)
 
 
 def _qualified_name(kind: type) -> str:
     return f"{kind.__module__}.{kind.__qualname__}"
-
-
-def _check_registered(name: str) -> str:
-    """Returns ``name`` if it is registered; the error suggests the closest name."""
-    if name in REGISTRY:
-        return name
-    close = difflib.get_close_matches(name, REGISTRY, n=1)
-    hint = f" Did you mean {close[0]!r}?" if close else ""
-    raise ValueError(
-        f"unknown mechanism {name!r}; choose one of: {', '.join(REGISTRY)}.{hint} One of "
-        "your own has to be registered first, by importing the module that does so."
-    )
 
 
 def _check_type(expects: str, value: Any, hint: Any) -> None:

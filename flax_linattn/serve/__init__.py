@@ -4,18 +4,6 @@
 sessions on the server, which survive a crash. ``flax-linattn serve`` runs the application.
 """
 
-from flax_linattn.serve.app import make_app
-from flax_linattn.serve.batcher import Batcher, OverloadError
-from flax_linattn.serve.seal import Sealer, SealError
-from flax_linattn.serve.server import Limits
-from flax_linattn.serve.sessions import SessionStore
+from flax_linattn.lazy import attach_stub
 
-__all__ = [
-    "Batcher",
-    "Limits",
-    "OverloadError",
-    "SealError",
-    "Sealer",
-    "SessionStore",
-    "make_app",
-]
+__getattr__, __dir__, __all__ = attach_stub(__name__, __file__)

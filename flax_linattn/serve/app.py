@@ -26,6 +26,7 @@ from flax_linattn.serve.generation import (
     send_events,
     session_events,
 )
+from flax_linattn.serve.limits import Limits
 from flax_linattn.serve.messages import (
     BEGIN_NAMES,
     MEDIA_TYPES,
@@ -39,7 +40,7 @@ from flax_linattn.serve.messages import (
 from flax_linattn.serve.openapi import describe_api
 from flax_linattn.serve.page import make_page
 from flax_linattn.serve.seal import Sealer
-from flax_linattn.serve.server import REFUSED, Limits, Server
+from flax_linattn.serve.server import REFUSED, Server
 from flax_linattn.serve.sessions import SessionStore
 
 

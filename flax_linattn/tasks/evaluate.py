@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from flax_linattn import training
-from flax_linattn.tasks.options import Config
-from flax_linattn.tasks.run import Checkpoint, load_run, load_runs
+from flax_linattn.tasks.options import Checkpoint, Config
+from flax_linattn.tasks.run import load_run, load_runs
 from flax_linattn.tasks.spec import Run
 from flax_linattn.tasks.task import Report
 

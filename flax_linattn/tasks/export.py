@@ -5,15 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 from flax_linattn.checks import OptionError, check_choice
 from flax_linattn.inference.c_step import HEADER_BEGIN
 from flax_linattn.inference.linattn_runtime import Bundle, BundleError
 from flax_linattn.inference.onnx_step import PRODUCER
-from flax_linattn.tasks.run import Checkpoint, load_run
-
-Format = Literal["bundle", "c", "onnx"]
+from flax_linattn.tasks.options import Checkpoint, ExportFormat
+from flax_linattn.tasks.run import load_run
 
 
 def export_run(
@@ -21,7 +20,7 @@ def export_run(
     out: str | Path,
     options: Any = None,
     *,
-    format: Format = "bundle",
+    format: ExportFormat = "bundle",
     seed_index: int | None = None,
     checkpoint: Checkpoint = "best",
     chunk_sizes: Sequence[int] = (128,),
@@ -57,7 +56,7 @@ def export_run(
         ValueError: If the run cannot stream, an option is out of range, the file exists and
             ``again`` is not set, or the file is a bundle of another task.
     """
-    check_choice(get_args(Format), format=format)
+    check_choice(get_args(ExportFormat), format=format)
     out, run = Path(out), load_run(run_dir, seed_index, checkpoint=checkpoint)
     if out.exists():
         _check_renewal(out, run.task.name, again, format)
@@ -72,7 +71,7 @@ def export_run(
     return stream.export(out, metadata, chunk_sizes=chunk_sizes, platforms=platforms)
 
 
-def _check_renewal(out: Path, task: str, again: bool, format: Format) -> None:
+def _check_renewal(out: Path, task: str, again: bool, format: ExportFormat) -> None:
     """Checks that an existing file is an exported model, and that it may be replaced."""
     if not again:
         raise OptionError(

@@ -14,9 +14,10 @@ from flax import nnx
 from flax_linattn import models, training
 from flax_linattn.checkpoint.arrays import array_signature, fingerprint, named_leaves
 from flax_linattn.checks import OptionError, itemize, quote
+from flax_linattn.tasks.config_file import read_config
 from flax_linattn.tasks.files import read_json, write_json
 from flax_linattn.tasks.options import Config, flat_hints
-from flax_linattn.tasks.run import load_run, load_runs, read_config
+from flax_linattn.tasks.run import load_run, load_runs
 from flax_linattn.tasks.spec import DataSpec, Run
 from flax_linattn.tasks.task import Task
 from flax_linattn.training.checkpointer import read_newest_progress

@@ -4,20 +4,28 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Self, get_args, get_origin
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeAlias, get_args, get_origin
 
-import optax
-
-from flax_linattn import ops
 from flax_linattn.annotations import check_fields, type_hints
 from flax_linattn.checks import MAX_INTEGER, OptionError, check_choice, check_integers
-from flax_linattn.models import Layers
-from flax_linattn.ops import Mechanism
+from flax_linattn.models.layers import Layers, Mechanism
+from flax_linattn.registry import MECHANISMS
 from flax_linattn.tasks.files import make_file_name
-from flax_linattn.training import OptimizerOptions, make_optimizer
+from flax_linattn.training.optimizer_options import OptimizerOptions
 
+if TYPE_CHECKING:
+    import optax
+
+    from flax_linattn.ops import Capabilities
+    from flax_linattn.registry import Directions
+
+Checkpoint: TypeAlias = Literal["best", "last"]
+"""Parameters of a run: the selected ones, or those at the end of training."""
+ExportFormat: TypeAlias = Literal["bundle", "c", "onnx"]
+BEFORE_OUTPUT, AFTER_OUTPUT, EVERY = "before-output", "after-output", "every-"
+"""When the state of a stream is saved; a number of rows follows the last value."""
 MAX_BATCH_SIZE = 2**16
 """Maximum number of examples per training step; trainings of large models use as many."""
 
@@ -103,6 +111,8 @@ class FitOptions(Options):
         self, steps_per_epoch: int, *, inject_hyperparams: bool = False
     ) -> optax.GradientTransformation:
         """Makes the optimizer of a run; see ``training.make_optimizer``."""
+        from flax_linattn.training import make_optimizer
+
         total_steps = self.steps or self.epochs * steps_per_epoch
         return make_optimizer(
             self.optimizer, total_steps, steps_per_epoch, inject_hyperparams=inject_hyperparams
@@ -255,6 +265,27 @@ class Config:
         return cls.of(**{names.get(key, key): value for key, value in values.items()})
 
 
+class TaskOptions:
+    """The options of a task, and what is said of them before its data and models are imported.
+
+    Attributes:
+        name: Name in the registry and in run folders.
+        Config: Class of the options of a run.
+        StreamOptions: Dataclass of the options of a stream.
+        is_causal: Whether models need a causal (or a non-causal) mechanism; None accepts both.
+        presets: Functions config -> config by name, such as published protocols.
+        default_preset: Preset of a command that names no preset and no other ``model``; None uses
+            the defaults of ``Config``.
+    """
+
+    name: ClassVar[str]
+    Config: ClassVar[type[Config]]
+    StreamOptions: ClassVar[type]
+    is_causal: ClassVar[bool | None] = None
+    presets: ClassVar[Mapping[str, Callable[[Any], Any]]] = {}
+    default_preset: ClassVar[str | None] = None
+
+
 def mechanism_name(layers: Layers) -> str:
     """Joins the names of the mechanisms of layers, for folders and titles."""
     names = layers.mechanism if isinstance(layers.mechanism, tuple) else (layers.mechanism,)
@@ -319,21 +350,17 @@ def _to_json(value: Any) -> Any:
 
 def mechanisms_by_direction(is_causal: bool | None) -> tuple[str, ...]:
     """Names of the mechanisms with a causal (or non-causal) form; None returns all names."""
-    return tuple(
-        name for name in ops.list_mechanisms() if has_direction(ops.get_mechanism(name), is_causal)
-    )
+    return tuple(name for name, able in MECHANISMS.items() if _has_direction(able, is_causal))
 
 
-def has_direction(mechanism: ops.Mechanism, is_causal: bool | None) -> bool:
-    """Whether a mechanism has a causal (or non-causal) form; None accepts any form."""
-    able = mechanism.capabilities
+def _has_direction(able: Directions | Capabilities, is_causal: bool | None) -> bool:
     return is_causal is None or (able.causal if is_causal else able.noncausal)
 
 
 def check_direction(config: Config, is_causal: bool, **remedy: Any) -> None:
     """Raises OptionError for mechanisms without a causal (or non-causal) form."""
     for mechanism in config.layers.mechanisms:
-        if not has_direction(mechanism, is_causal):
+        if not _has_direction(mechanism.capabilities, is_causal):
             raise OptionError(
                 f"{mechanism.name!r} has no {'causal' if is_causal else 'non-causal'} form; choose "
                 f"one of {', '.join(mechanisms_by_direction(is_causal))}.",

@@ -7,8 +7,9 @@ from pathlib import Path
 import pandas as pd
 
 from flax_linattn.checks import OptionError
+from flax_linattn.tasks.options import Checkpoint
 from flax_linattn.tasks.prediction_table import check_out, write_table
-from flax_linattn.tasks.run import Checkpoint, load_run
+from flax_linattn.tasks.run import load_run
 from flax_linattn.tasks.spec import Run
 
 

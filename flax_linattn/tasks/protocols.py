@@ -6,11 +6,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from flax_linattn import training
-
 if TYPE_CHECKING:
     from gymnasium.vector import VectorEnv
 
+    from flax_linattn import training
     from flax_linattn.control import Agent
     from flax_linattn.data.sets.catalog import Entry
     from flax_linattn.tasks.spec import Run

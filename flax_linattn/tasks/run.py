@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, cast, get_args
+from typing import Any, Literal, cast, get_args
 
 import jax
 import jax.numpy as jnp
@@ -18,81 +18,33 @@ from flax_linattn import models, training
 from flax_linattn.checkpoint.arrays import fingerprint
 from flax_linattn.checks import OptionError, check_choice, quote
 from flax_linattn.inference.saved import load_state, save_state
-from flax_linattn.registry import get_task, list_tasks
+from flax_linattn.registry import get_task
+from flax_linattn.tasks.config_file import (
+    CONFIG_FILE,
+    FORMAT,
+    MAX_ERROR_LENGTH,
+    check_format,
+    read_config,
+    read_task_options,
+)
 from flax_linattn.tasks.files import read_json, write_json
-from flax_linattn.tasks.options import Config
+from flax_linattn.tasks.options import Checkpoint, Config
 from flax_linattn.tasks.protocols import Calibrating
 from flax_linattn.tasks.spec import DataSpec, Run, without_floats
 from flax_linattn.tasks.task import Task
 from flax_linattn.training.checkpointer import check_same_model, read_newest
 from flax_linattn.training.processes import is_main
 
-CONFIG_FILE = "config.json"
 DATA_SPEC_FILE = "data_spec.json"
 TEST_FILE = "test.json"
-FORMAT = 2
-"""Format number of config.json and data_spec.json; a change that older files do not fit takes a new
-number."""
-Checkpoint: TypeAlias = Literal["best", "last"]
-"""Parameters of a run: the selected ones, or those at the end of training."""
-
 MAX_TRACED_LAYERS = 8
 """Maximum number of layers of a single model that ``load_run`` traces instead of initializing.
 Tracing compiles nothing, but its time grows with the square of the depth: 42 s at 100 layers."""
 
-MAX_ERROR_LENGTH = 1200
-"""Maximum characters of an error inside another one; an error may list all options."""
-
 
 def read_task(run_dir: Path) -> Task[Any, Any, Any]:
     """Returns the task of the run in a folder."""
-    path = run_dir / CONFIG_FILE
-    if not path.is_file():
-        raise FileNotFoundError(
-            f"{run_dir} is not a run folder: {CONFIG_FILE} is missing; check the path."
-        )
-    values = read_json(path)
-    _check_format(path, values)
-    name = str(values.get("task"))
-    if name not in list_tasks():
-        raise ValueError(
-            f"{run_dir} is a run of the unknown task {quote(name)}; expected one of "
-            f"{', '.join(list_tasks())}."
-        )
-    return get_task(name)
-
-
-def _check_format(path: Path, values: dict[str, Any]) -> None:
-    """Refuses a file of another format number, which it removes from the values."""
-    number = values.pop("format", None)
-    if number != FORMAT:
-        raise ValueError(
-            f"{path} has the format {quote(number)}, but this version reads format {FORMAT}; use "
-            "the version that made the run."
-        )
-
-
-def read_config(run_dir: Path, task: Task[Any, Any, Any] | None = None) -> Config:
-    """Reads the options of the run in a folder."""
-    run_task = read_task(run_dir)
-    if task is not None and run_task.name != task.name:
-        raise ValueError(
-            f"{run_dir} is a run of the task {run_task.name!r}, expected {task.name!r}."
-        )
-    values = read_json(run_dir / CONFIG_FILE)
-    options = {name: value for name, value in values.items() if name not in ("task", "format")}
-    try:
-        return run_task.Config.from_json(options)
-    except (ValueError, LookupError, TypeError, AttributeError) as error:
-        raise ValueError(
-            f"{run_dir / CONFIG_FILE} does not fit this version: {quote(error, MAX_ERROR_LENGTH)}"
-        ) from error
-
-
-def write_config(run_dir: Path, task: Task[Any, Any, Any], config: Config) -> None:
-    """Writes the options of a run to config.json."""
-    values = {"format": FORMAT, "task": task.name, **config.to_json()}
-    write_json(run_dir / CONFIG_FILE, values)
+    return get_task(read_task_options(run_dir).name)
 
 
 CHANGEABLE = ("epochs", "steps", "time_limit")
@@ -154,7 +106,7 @@ def read_data_spec(run_dir: Path, task: Task[Any, Any, Any]) -> DataSpec:
     """Reads the data spec of the run in a folder."""
     path = run_dir / DATA_SPEC_FILE
     values = read_json(path)
-    _check_format(path, values)
+    check_format(path, values)
     try:
         data_spec = task.DataSpec.from_json(values)
         data_spec.check()

@@ -17,12 +17,11 @@ from flax_linattn.data.tables.cells import join_cells
 from flax_linattn.storage import file_lock, remove_unfinished
 from flax_linattn.tasks.figures import import_figure
 from flax_linattn.tasks.lines import Rows, open_lines
+from flax_linattn.tasks.options import AFTER_OUTPUT, BEFORE_OUTPUT, EVERY
 from flax_linattn.tasks.run import load_run
 from flax_linattn.tasks.streaming import Streaming
 from flax_linattn.training.signals import InterruptBetweenBlocks
 
-BEFORE_OUTPUT, AFTER_OUTPUT, EVERY = "before-output", "after-output", "every-"
-"""Values of ``durability``: when a state is saved; a number of rows follows the last value."""
 MAX_ROWS_PER_SAVE = 1000
 """Rows that are saved together before their output, if they arrive faster than they are saved."""
 MAX_DELAY = 0.5

@@ -14,7 +14,7 @@ from flax import nnx
 from flax_linattn import training
 from flax_linattn.checks import OptionError
 from flax_linattn.tasks.baselines import Baselines
-from flax_linattn.tasks.options import Config, check_direction
+from flax_linattn.tasks.options import Config, TaskOptions, check_direction
 from flax_linattn.tasks.spec import DataSpec, Run
 from flax_linattn.tasks.streaming import Streaming
 
@@ -74,7 +74,7 @@ class Report:
         return "" if self.baselines is None else self.baselines.verdict(self.values)
 
 
-class Task(abc.ABC, Generic[C, D, P]):
+class Task(TaskOptions, abc.ABC, Generic[C, D, P]):
     """A task: data, model, loss and metrics. It is stateless; run folders hold the state.
 
     Training, testing, predicting and streaming are written once, for all tasks: ``tasks.train``,
@@ -82,25 +82,12 @@ class Task(abc.ABC, Generic[C, D, P]):
     acting in environments, are the protocols of ``tasks.protocols``.
 
     Attributes:
-        name: Name in the registry and in run folders.
-        Config: Class of the options of a run.
         DataSpec: Class of the metadata of the data.
-        StreamOptions: Dataclass of the options of a stream.
-        is_causal: Whether models need a causal (or a non-causal) mechanism; None accepts both.
         splits_time: Whether a mesh may split sequences over devices along time.
-        presets: Functions config -> config by name, such as published protocols.
-        default_preset: Preset of a command that names no preset and no other ``model``; None uses
-            the defaults of ``Config``.
     """
 
-    name: ClassVar[str]
-    Config: ClassVar[type[Config]]
     DataSpec: ClassVar[type[DataSpec]]
-    StreamOptions: ClassVar[type]
-    is_causal: ClassVar[bool | None] = None
     splits_time: ClassVar[bool] = True
-    presets: ClassVar[Mapping[str, Callable[[Any], Any]]] = {}
-    default_preset: ClassVar[str | None] = None
 
     def check(self, config: C, placement: training.Placement) -> None:
         """Checks options that the task or the devices do not support, before data are read.

@@ -18,7 +18,7 @@ from flax_linattn.bench import (
     inputs,
     normal,
 )
-from flax_linattn.bench.comparisons import FORWARD, GATED, OURS, mechanism
+from flax_linattn.bench.comparison import FORWARD, GATED, OURS, mechanism
 
 TOKENS = (2, 11, 2, 4)
 ENGINES = [name for name in ops.list_mechanisms() if baselines.has_engine(name)]

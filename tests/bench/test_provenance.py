@@ -1,11 +1,10 @@
 """Where results came from."""
 
-import importlib
 import subprocess
 
 import pytest
 
-module = importlib.import_module("flax_linattn.bench.provenance")  # a function has its name, too
+from flax_linattn.bench import origin as module
 
 
 @pytest.fixture
@@ -45,7 +44,7 @@ def test_code_that_git_does_not_know_is_no_commit(repository):
     [
         "experiments/efficiency/speed.py",
         "flax_linattn/data/sets/ETTh1.csv.gz",
-        "flax_linattn/bench/provenance.py",  # changed, not new
+        "flax_linattn/bench/origin.py",  # changed, not new
     ],
 )
 def test_programs_data_and_changes_are_no_commit(repository, file):

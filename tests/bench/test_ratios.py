@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from flax_linattn.bench.ratios import Ratio, find_regressions, ratios
+from flax_linattn.bench.ratio import Ratio, find_regressions, ratios
 from flax_linattn.bench.report import ratios_table, regressions_table, times_table
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from flax_linattn import tasks, training
-from flax_linattn.tasks.run import read_config
+from flax_linattn.tasks.config_file import read_config
 from tests.fuzz.damage import corrupted
 from tests.fuzz.subject import Case, Subject
 from tests.tasks.commands import no_drawing

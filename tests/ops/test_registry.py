@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from flax_linattn import inference, models, ops
+from flax_linattn import inference, models, ops, registry
 from flax_linattn.ops.contract.averages import average_by_head
 
 
@@ -31,6 +31,13 @@ def test_names_make_mechanisms() -> None:
         assert hash(mechanism) == hash(ops.get_mechanism(name))
         with pytest.raises(dataclasses.FrozenInstanceError):
             mechanism.name = "other"
+
+
+def test_registered_names_have_the_directions_of_their_mechanisms() -> None:
+    for name in ops.list_mechanisms():
+        able = ops.get_mechanism(name).capabilities
+        assert registry.MECHANISMS[name] == (able.causal, able.noncausal)
+    assert tuple(registry.MECHANISMS) == ops.list_mechanisms()
 
 
 def test_hyperparameters_make_other_mechanisms() -> None:

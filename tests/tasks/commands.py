@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import importlib
 import re
 import subprocess
 import sys
@@ -15,6 +14,7 @@ import pytest
 
 from flax_linattn import cli
 from flax_linattn.tasks.lines import Rows
+from flax_linattn.training import fit_runs
 
 SIZES = {"features": 8, "num_layers": 1, "num_heads": 2, "hidden_features": 8}
 """Of a model that trains in seconds."""
@@ -61,10 +61,9 @@ def no_training() -> Iterator[None]:
     def validate(params, model_state, total, batch):
         return ones(total)
 
-    fit = importlib.import_module("flax_linattn.training.fit")
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(fit, "make_train_step", lambda *args: step)
-        patched.setattr(fit, "make_evaluation_step", lambda *args: validate)
+        patched.setattr(fit_runs, "make_train_step", lambda *args: step)
+        patched.setattr(fit_runs, "make_evaluation_step", lambda *args: validate)
         yield
 
 

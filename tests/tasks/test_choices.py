@@ -9,7 +9,7 @@ from flax_linattn import data, tasks, training
 from flax_linattn.tasks.forecast import ForecastConfig, choices
 from flax_linattn.tasks.forecast.panel import SeriesPanel
 from flax_linattn.tasks.forecast.ridge import fit_ridge
-from flax_linattn.tasks.train import fit_data, train_report
+from flax_linattn.tasks.train_run import fit_data, train_report
 from tests.tasks.commands import no_drawing
 
 FORECAST = tasks.get_task("forecast")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from flax_linattn import models, ops, tasks, training
-from flax_linattn.tasks.run import read_config
+from flax_linattn.tasks.config_file import read_config
 from tests.tasks.commands import fail
 
 STORED = Path(__file__).parent / "stored" / "runs.tar.gz"

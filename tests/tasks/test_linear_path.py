@@ -18,7 +18,7 @@ from flax_linattn.tasks.forecast.baselines import (
 from flax_linattn.tasks.forecast.evaluate import evaluate_baselines
 from flax_linattn.tasks.forecast.ridge import fit_ridge
 from flax_linattn.tasks.forecast.windows import compile_forecast
-from flax_linattn.tasks.train import train_report
+from flax_linattn.tasks.train_run import train_report
 from tests.tasks.commands import SIZES, no_drawing
 
 INPUT, HORIZON = 12, 4

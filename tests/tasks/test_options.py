@@ -11,8 +11,9 @@ from flax import nnx
 from flax_linattn import data, models, storage, tasks
 from flax_linattn.tasks import files
 from flax_linattn.tasks.classify import ClassifyConfig, ClassifySpec
+from flax_linattn.tasks.config_file import read_config, write_config
 from flax_linattn.tasks.forecast import ForecastConfig, ForecastSpec
-from flax_linattn.tasks.run import read_config, read_data_spec, write_config
+from flax_linattn.tasks.run import read_data_spec
 from tests.contract.tolerances import assert_same_bits
 
 

@@ -13,8 +13,8 @@ from flax import nnx
 from flax_linattn import cli, tasks, training
 from flax_linattn.tasks import Report, Run
 from flax_linattn.tasks.classify import ClassifyConfig, ClassifyTask
+from flax_linattn.tasks.config_file import read_config
 from flax_linattn.tasks.evaluate import report_on
-from flax_linattn.tasks.run import read_config
 from flax_linattn.tasks.synthetic import SyntheticConfig
 from tests.contract.tolerances import assert_same_bits
 from tests.tasks.commands import SIZES, fail, flags, succeed

@@ -10,7 +10,6 @@ import pytest
 from flax import nnx
 
 from flax_linattn import cli, data, models, ops, tasks, training
-from flax_linattn.ops.mechanisms import REGISTRY
 from flax_linattn.tasks.options import mechanisms_by_direction
 from flax_linattn.tasks.synthetic import SyntheticConfig, SyntheticData, recall
 from flax_linattn.tasks.synthetic.data import make_batches, make_generator
@@ -351,7 +350,7 @@ def test_test_files_are_refused(run_dir, tmp_path, capsys):
     assert "generated, not read" in fail(capsys, "evaluate", run_dir, "--test-file", file)
 
 
-@pytest.mark.usefixtures("no_steps")
+@pytest.mark.usefixtures("no_steps", "own_mechanisms")
 def test_a_mechanism_of_ones_own(tmp_path, capsys):
     """By name, in a run of the package's commands."""
 
@@ -362,8 +361,5 @@ def test_a_mechanism_of_ones_own(tmp_path, capsys):
         scale: float | None = 2.0
 
     ops.register_mechanism("sharp", Sharp)
-    try:
-        succeed(capsys, "train", "synthetic", *TINY, "--mechanism", "sharp", "--run", str(tmp_path))
-        assert tasks.load_run(tmp_path).config.layers.mechanisms == (Sharp(),)
-    finally:
-        del REGISTRY["sharp"]
+    succeed(capsys, "train", "synthetic", *TINY, "--mechanism", "sharp", "--run", str(tmp_path))
+    assert tasks.load_run(tmp_path).config.layers.mechanisms == (Sharp(),)

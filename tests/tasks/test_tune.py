@@ -10,7 +10,7 @@ from flax_linattn import cli, tasks, training
 from flax_linattn.checks import OptionError
 from flax_linattn.tasks import Range, tune
 from flax_linattn.tasks.files import read_json
-from flax_linattn.tasks.tune import _check_search
+from flax_linattn.tasks.study import _check_search
 from flax_linattn.training.checkpointer import read_newest_progress
 
 SMALL = {"features": 8, "num_layers": 1, "num_heads": 2, "epochs": 2, "batch_size": 64, "runs": 2}

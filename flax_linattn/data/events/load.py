@@ -19,9 +19,8 @@ from flax_linattn.data.events.readers import (
 from flax_linattn.data.events.rows import EventFileError, EventRows
 from flax_linattn.data.events.sequences import EventSequences
 from flax_linattn.data.files.text_files import LineReader
-from flax_linattn.data.tables.cells import is_number
+from flax_linattn.data.tables.cells import is_number, parse_zone
 from flax_linattn.data.tables.tables import BINARY_SUFFIXES
-from flax_linattn.data.tables.time_index import parse_zone
 
 Format = Literal["auto", "rmtpp", "jodie", "npz", "easytpp", "table"]
 

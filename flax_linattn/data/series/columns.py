@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from flax_linattn.checks import OptionError, quote
 from flax_linattn.data.errors import DataFormatError, UnknownChannelError, printed
-from flax_linattn.data.series.resampling import MAX_IRREGULAR_FRACTION, TimesPolicy
+from flax_linattn.data.series.resampling import MAX_IRREGULAR_FRACTION
 from flax_linattn.data.tables.cells import TIME, YEAR, YEAR_COLUMN, BadCellError
-from flax_linattn.data.tables.dialect import Dialect
+from flax_linattn.data.tables.dialect import Dialect, TimesPolicy
 from flax_linattn.data.tables.tables import Table
 from flax_linattn.data.tables.times import (
     BadTimeError,

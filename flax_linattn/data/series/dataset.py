@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
@@ -61,11 +62,14 @@ class TimeSeriesDataset(LabeledExamples):
         """Number of time steps of each series, int64 ``[N]``."""
         return np.array([len(values) for values in self.series], np.int64)
 
-    def with_classes(self, classes: Sequence[str]) -> "TimeSeriesDataset":
+    def with_classes(
+        self, classes: Sequence[str], source: str | Path | None = None
+    ) -> "TimeSeriesDataset":
         """Returns the same examples with labels that index ``classes``, such as a training set's.
 
         Args:
             classes: The class names to index into, sorted.
+            source: Name of the file in errors. Default: ``name``.
 
         Raises:
             ValueError: If an example has a label that is not among ``classes``.
@@ -80,7 +84,7 @@ class TimeSeriesDataset(LabeledExamples):
         used = [self.classes[index] for index in np.unique(self.labels)]
         if unknown := [label for label in used if label not in position]:
             raise ValueError(
-                f"{self.name}: expected labels among the classes {_format(classes)}, got "
+                f"{source or self.name}: expected labels among the classes {_format(classes)}, got "
                 f"{_format(unknown)[1:-1]} (this data set's classes: {_format(self.classes)}); "
                 "use the training and test files of the same problem"
             )

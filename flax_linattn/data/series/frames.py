@@ -25,9 +25,9 @@ from flax_linattn.data.series.columns import (
     read_times,
     time_error,
 )
-from flax_linattn.data.series.resampling import TimesPolicy, apply_times_policy
+from flax_linattn.data.series.resampling import apply_times_policy
 from flax_linattn.data.series.series import TimeSeries
-from flax_linattn.data.tables.dialect import PLAIN, Dialect
+from flax_linattn.data.tables.dialect import PLAIN, Dialect, TimesPolicy
 from flax_linattn.data.tables.tables import Table, frame_of_arrow, index_to_columns
 from flax_linattn.data.tables.times import BadTimeError, localize
 

@@ -10,12 +10,12 @@ from flax_linattn.data.errors import UnknownChannelError
 from flax_linattn.data.series.arff import load_arff
 from flax_linattn.data.series.dataset import TimeSeriesDataset
 from flax_linattn.data.series.frames import NIXTLA_ID, default_id, table_to_series
-from flax_linattn.data.series.resampling import TimesPolicy, apply_times_policy
+from flax_linattn.data.series.resampling import apply_times_policy
 from flax_linattn.data.series.series import TimeSeries
 from flax_linattn.data.series.spoken_arabic_digits import load_spoken_arabic_digits
 from flax_linattn.data.series.ts import load_ts
 from flax_linattn.data.series.tsf import load_tsf
-from flax_linattn.data.tables.dialect import PLAIN, Dialect
+from flax_linattn.data.tables.dialect import PLAIN, Dialect, TimesPolicy
 from flax_linattn.data.tables.tables import column_names, read_table
 
 _LOADERS = {".ts": load_ts, ".arff": load_arff}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -13,10 +13,8 @@ import pandas as pd
 from flax_linattn.checks import OptionError
 from flax_linattn.data.errors import DataFormatError
 from flax_linattn.data.series.series import TimeSeries
+from flax_linattn.data.tables.dialect import TimesPolicy
 from flax_linattn.data.tables.time_index import parse_offset, shortest_step
-
-TimesPolicy: TypeAlias = Literal["report", "strict", "irregular"]
-"""How duplicate or irregular times are treated."""
 
 MAX_IRREGULAR_FRACTION = 0.5
 """Maximum fraction of irregular rows, which are not one step after the previous row.

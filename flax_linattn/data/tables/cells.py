@@ -8,13 +8,14 @@ import math
 import re
 from calendar import month_name, monthrange
 from collections.abc import Collection, Iterable, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Literal, TypeAlias
+from zoneinfo import ZoneInfo
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flax_linattn.checks import quote
+from flax_linattn.checks import OptionError, quote
 
 MISSING = frozenset({"", "?", "na", "n/a", "#n/a", "#na", "<na>", "nan", "null", "none"})
 """Spellings of a missing value in tables, in lower case."""
@@ -215,3 +216,17 @@ def join_cells(cells: Iterable[object], separator: str = ",") -> str:
     line = io.StringIO()
     csv.writer(line, delimiter=separator, lineterminator="").writerow(cells)
     return line.getvalue()
+
+
+def parse_zone(name: str) -> tzinfo:
+    """Returns the time zone of a name in the IANA database."""
+    if name == "UTC":  # which needs no database
+        return UTC
+    try:
+        return ZoneInfo(name)
+    except (KeyError, ValueError, OSError, TypeError):
+        raise OptionError(
+            f"timezone must be a name of the IANA database, such as UTC or America/New_York, got "
+            f"{quote(name)}; correct it, or install tzdata if the system has no time zones.",
+            "timezone",
+        ) from None

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,9 +22,12 @@ from flax_linattn.data.tables.cells import (
     parse_epoch,
     parse_numbers,
     parse_time,
+    parse_zone,
     split_cells,
 )
-from flax_linattn.data.tables.time_index import parse_zone
+
+TimesPolicy: TypeAlias = Literal["report", "strict", "irregular"]
+"""How duplicate or irregular times are treated."""
 
 _SEPARATORS = {",": ",", ";": ";", "tab": "\t", "|": "|"}
 _SPELLINGS = {**_SEPARATORS, "\t": "\t"}

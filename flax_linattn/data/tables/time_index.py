@@ -13,7 +13,6 @@ import functools
 import re
 import warnings
 from typing import NamedTuple, TypeAlias
-from zoneinfo import ZoneInfo
 
 import numpy as np
 import pandas as pd
@@ -261,20 +260,6 @@ def timestamps(index: pd.Index) -> pd.DatetimeIndex | None:
     if isinstance(index, pd.PeriodIndex):
         return index.to_timestamp()
     return index if isinstance(index, pd.DatetimeIndex) else None
-
-
-def parse_zone(name: str) -> datetime.tzinfo:
-    """Returns the time zone of a name in the IANA database."""
-    if name == "UTC":  # which needs no database
-        return datetime.UTC
-    try:
-        return ZoneInfo(name)
-    except (KeyError, ValueError, OSError, TypeError):
-        raise OptionError(
-            f"timezone must be a name of the IANA database, such as UTC or America/New_York, got "
-            f"{quote(name)}; correct it, or install tzdata if the system has no time zones.",
-            "timezone",
-        ) from None
 
 
 def zone_name(zone: datetime.tzinfo | None) -> str | None:

@@ -13,9 +13,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from flax_linattn.checks import OptionError, quote
-from flax_linattn.data.tables.cells import impossible_date, parse_time
+from flax_linattn.data.tables.cells import impossible_date, parse_time, parse_zone
 from flax_linattn.data.tables.dialect import Dialect
-from flax_linattn.data.tables.time_index import parse_zone
 
 _EPOCH = datetime(1970, 1, 1)
 _OFFSET = re.compile(r"(?:Z|[+-]\d{2}:?\d{2})$", re.ASCII)

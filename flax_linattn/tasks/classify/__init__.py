@@ -1,34 +1,5 @@
 """Classification of time series, token sequences and images."""
 
-from flax_linattn.tasks.classify.class_stream import Prediction
-from flax_linattn.tasks.classify.images import ImageConfig, ImageSpec, ImageTask
-from flax_linattn.tasks.classify.series.data import ClassifySpec, SeriesSource
-from flax_linattn.tasks.classify.series.options import ClassifyConfig
-from flax_linattn.tasks.classify.series.stream import ClassifyStream, ClassifyStreamOptions
-from flax_linattn.tasks.classify.series.task import ClassifyTask, predict_proba
-from flax_linattn.tasks.classify.tokens.data import SequenceSpec
-from flax_linattn.tasks.classify.tokens.options import SequenceConfig
-from flax_linattn.tasks.classify.tokens.task import (
-    SequenceStream,
-    SequenceStreamOptions,
-    SequenceTask,
-)
+from flax_linattn.lazy import attach_stub
 
-__all__ = [
-    "ClassifyConfig",
-    "ClassifySpec",
-    "ClassifyStream",
-    "ClassifyStreamOptions",
-    "ClassifyTask",
-    "ImageConfig",
-    "ImageSpec",
-    "ImageTask",
-    "Prediction",
-    "SequenceConfig",
-    "SequenceSpec",
-    "SequenceStream",
-    "SequenceStreamOptions",
-    "SequenceTask",
-    "SeriesSource",
-    "predict_proba",
-]
+__getattr__, __dir__, __all__ = attach_stub(__name__, __file__)

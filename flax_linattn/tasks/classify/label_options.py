@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flax_linattn.checks import OptionError, check_integers, check_rate
-from flax_linattn.models import Layers
+from flax_linattn.models.layers import Layers
 from flax_linattn.tasks.options import FitOptions, Options
-from flax_linattn.training import OptimizerOptions
+from flax_linattn.training.optimizer_options import OptimizerOptions
 
 GENERATED_DATA_OPTIONS = ("epoch_size", "validation_size", "test_size")
 """Options that have no effect on data from files."""

@@ -1,22 +1,5 @@
 """Events at irregular times: forecasts of the time and type of the next event."""
 
-from flax_linattn.tasks.events.data import EventsSpec
-from flax_linattn.tasks.events.options import (
-    EventsConfig,
-    EventsData,
-    EventsFit,
-    EventsModel,
-    thp,
-)
-from flax_linattn.tasks.events.stream import EventsStream, EventsStreamOptions
+from flax_linattn.lazy import attach_stub
 
-__all__ = [
-    "EventsConfig",
-    "EventsData",
-    "EventsFit",
-    "EventsModel",
-    "EventsSpec",
-    "EventsStream",
-    "EventsStreamOptions",
-    "thp",
-]
+__getattr__, __dir__, __all__ = attach_stub(__name__, __file__)

@@ -7,8 +7,7 @@ from typing import NamedTuple
 
 from flax_linattn.checks import itemize, quote
 from flax_linattn.data.events.clock import MAX_TIME, SkippedTimeError, parse_date
-from flax_linattn.data.tables.cells import is_number
-from flax_linattn.data.tables.time_index import parse_zone
+from flax_linattn.data.tables.cells import is_number, parse_zone
 from flax_linattn.tasks.events.data import EventsSpec
 from flax_linattn.tasks.lines import CellLines
 

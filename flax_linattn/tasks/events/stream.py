@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -16,9 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flax_linattn import inference
-from flax_linattn.checks import MAX_INTEGER, OptionError, check_integers, format_count
+from flax_linattn.checks import OptionError, format_count
 from flax_linattn.data.events.clock import format_date
-from flax_linattn.data.tables.cells import is_number
 from flax_linattn.tasks.events.data import log_gap, observations
 from flax_linattn.tasks.events.figures import plot_intensity
 from flax_linattn.tasks.events.next_event import (
@@ -26,78 +24,11 @@ from flax_linattn.tasks.events.next_event import (
     StreamedEvent,
     summarize_next_event,
 )
+from flax_linattn.tasks.events.options import EventsStreamOptions
 from flax_linattn.tasks.events.rows import Event, EventLines
 from flax_linattn.tasks.options import mechanism_name
 from flax_linattn.tasks.spec import Run
 from flax_linattn.tasks.streaming import Record, Streaming, explain_full_stream
-
-
-@dataclasses.dataclass(frozen=True)
-class EventsStreamOptions:
-    """Options of a stream of events.
-
-    A line is an event: its time and, if the run has event types, its type, separated by a comma. A
-    first line may name the columns. A blank line starts a new sequence. The output has the time
-    from each event to the next one, in the unit of the run's file (seconds for dates).
-
-    Attributes:
-        quantiles: Quantile levels of the time to the next event, separated by commas.
-        top_event_types: Number of the most probable event types to print.
-        within: Also print the probability of an event within this time, in the unit of the file; 0
-            prints none.
-        begin: Start of the observation of each sequence, for a run trained with such starts;
-            the first event is then also forecast.
-        max_length: Maximum number of events of a sequence, for mechanisms with a cache. Default:
-            one more than the longest training segment.
-        simulate: Number of futures to sample after the last event, instead of the lines for each
-            event.
-        events: Number of events of each sampled future.
-        seed: Random seed of the sampled futures.
-    """
-
-    quantiles: str = "0.05,0.5,0.95"
-    top_event_types: int = 1
-    within: float = 0.0
-    begin: str = ""
-    max_length: int | None = None
-    simulate: int = 0
-    events: int = 10
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        check_integers(0, 2**20, top_event_types=self.top_event_types)
-        check_integers(1, 2**20, events=self.events)
-        check_integers(0, 2**16, simulate=self.simulate)
-        check_integers(0, MAX_INTEGER, seed=self.seed)
-        check_integers(1, max_length=self.max_length)
-        if not 0 <= self.within < float("inf"):
-            raise OptionError(
-                f"expected within as a number of at least 0, got {self.within}.", "within"
-            )
-        if self.simulate and self.within:
-            raise OptionError(
-                "within is not available with simulate, which samples futures; remove one of them.",
-                "within",
-                "simulate",
-            )
-        self.levels()
-
-    def levels(self) -> tuple[float, ...]:
-        """The quantile levels as numbers.
-
-        Raises:
-            OptionError: If a level is not between 0 and 1.
-        """
-        cells = [cell for cell in self.quantiles.split(",") if cell.strip()]
-        levels = tuple(float(cell) if is_number(cell.strip()) else -1.0 for cell in cells)
-        if not all(0 < level < 1 for level in levels):
-            raise OptionError(
-                "expected quantiles as numbers between 0 and 1, separated by commas, got "
-                f"{self.quantiles!r}.",
-                "quantiles",
-            )
-        return levels
-
 
 MAX_PLOTTED_EVENTS = 100
 """Maximum number of last events in the figure."""

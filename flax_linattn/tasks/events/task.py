@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import jax.numpy as jnp
 import numpy as np
@@ -41,8 +40,8 @@ from flax_linattn.tasks.events.data import (
 from flax_linattn.tasks.events.evaluate import score
 from flax_linattn.tasks.events.figures import plot_calibration
 from flax_linattn.tasks.events.next_event import predict
-from flax_linattn.tasks.events.options import EventsConfig, thp
-from flax_linattn.tasks.events.stream import EventsStream, EventsStreamOptions
+from flax_linattn.tasks.events.options import EventsConfig, EventsOptions, EventsStreamOptions
+from flax_linattn.tasks.events.stream import EventsStream
 from flax_linattn.tasks.options import mechanism_name
 from flax_linattn.tasks.run import own_part
 from flax_linattn.tasks.spec import Run
@@ -56,16 +55,11 @@ MIN_EVENTS = 1e-3
 """Minimum count of events in a batch: one with survivals only would divide by zero."""
 
 
-class EventsTask(Task[EventsConfig, EventSequences, EventsSpec]):
+class EventsTask(EventsOptions, Task[EventsConfig, EventSequences, EventsSpec]):
     """Forecasts of the time and type of the next event, as a task."""
 
-    name = "events"
-    Config = EventsConfig
     DataSpec = EventsSpec
-    is_causal = True
     splits_time = False
-    StreamOptions = EventsStreamOptions
-    presets: ClassVar[Mapping[str, Any]] = {"thp": thp}
 
     def load(self, config: EventsConfig) -> EventSequences:
         return load_data(config.data)

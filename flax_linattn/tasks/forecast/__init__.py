@@ -1,17 +1,5 @@
 """Forecasting: the next values of a series, from a CSV of the user's own or the embedded ETTh1."""
 
-from flax_linattn.tasks.forecast.options import ForecastConfig
-from flax_linattn.tasks.forecast.rows import Row
-from flax_linattn.tasks.forecast.spec import ForecastSpec, SeriesInfo
-from flax_linattn.tasks.forecast.stream import ForecastStream, ForecastStreamOptions
-from flax_linattn.tasks.forecast.task import ForecastTask
+from flax_linattn.lazy import attach_stub
 
-__all__ = [
-    "ForecastConfig",
-    "ForecastSpec",
-    "ForecastStream",
-    "ForecastStreamOptions",
-    "ForecastTask",
-    "Row",
-    "SeriesInfo",
-]
+__getattr__, __dir__, __all__ = attach_stub(__name__, __file__)

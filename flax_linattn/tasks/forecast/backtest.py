@@ -30,7 +30,7 @@ from flax_linattn.tasks.forecast.windows import Forecast, PanelWindows, model_fo
 from flax_linattn.tasks.run import load_run
 from flax_linattn.tasks.spec import Run
 from flax_linattn.tasks.task import Report
-from flax_linattn.tasks.train import train
+from flax_linattn.tasks.train_run import train
 
 BASELINES = Baselines(
     "mse", ("naive", "seasonal_naive", "ridge", "refitted_ridge"), title="mean MSE of the folds"

@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from flax_linattn import data, models
 from flax_linattn.tasks.forecast.model import Model
+from flax_linattn.tasks.forecast.options import RidgeMaps
 from flax_linattn.tasks.forecast.panel import SeriesPanel, own_panel
-from flax_linattn.tasks.forecast.ridge import Ridge, RidgeMaps, fit_ridge
+from flax_linattn.tasks.forecast.ridge import Ridge, fit_ridge
 from flax_linattn.tasks.forecast.spec import PARTS, ForecastSpec
 from flax_linattn.tasks.forecast.windows import Forecast, compile_forecast, part_windows, with_truth
 from flax_linattn.tasks.spec import Run

@@ -3,27 +3,29 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Literal, Self
+from typing import Any, ClassVar, Literal, Self, TypeAlias
 
 from flax_linattn.checks import OptionError, check_choice, check_integers, quote
-from flax_linattn.data.series.load import find_id_column
-from flax_linattn.data.series.resampling import TimesPolicy
-from flax_linattn.data.series.time_features import CIRCLES
 from flax_linattn.data.sets.catalog import customary_split
 from flax_linattn.data.tables.cells import split_cells
-from flax_linattn.data.tables.dialect import PLAIN, Dialect
-from flax_linattn.data.tables.time_index import parse_frequency, parse_offset
-from flax_linattn.models import FORECASTER_LAYERS, Layers
-from flax_linattn.models.channel_mixing import check_channel_mechanism
-from flax_linattn.models.layers import MAX_LAYERS
-from flax_linattn.models.quantiles import check_levels
+from flax_linattn.data.tables.dialect import PLAIN, Dialect, TimesPolicy
+from flax_linattn.models.layers import FORECASTER_LAYERS, MAX_LAYERS, Layers
 from flax_linattn.tasks.files import make_file_name
-from flax_linattn.tasks.forecast.ridge import RidgeMaps
-from flax_linattn.tasks.options import Config, FitOptions, ModelOptions, Options, mechanism_name
-from flax_linattn.training import OptimizerOptions
+from flax_linattn.tasks.options import (
+    Config,
+    FitOptions,
+    ModelOptions,
+    Options,
+    TaskOptions,
+    mechanism_name,
+)
+from flax_linattn.training.optimizer_options import OptimizerOptions
 
+RidgeMaps: TypeAlias = Literal["auto", "shared", "channel"]
+"""A shared map, one map per channel, or the choice with the smaller validation error."""
 DEFAULT_SPLIT = "0.7/0.1/0.2"
 """Split of a series whose file has no published split."""
 MIN_CONTEXT = 16
@@ -103,12 +105,18 @@ class ForecastData(Options):
         check_integers(1, 2**20, horizon=self.horizon)
         lengths = {"context_length": self.context_length, "stride": self.stride}
         check_integers(0, 2**20, **lengths, season=self.season)
-        if self.freq:
-            parse_frequency(self.freq)
-        if self.resample:
-            parse_offset(self.resample, "resample")
-        for name in self.calendar_parts:
-            check_choice(CIRCLES, known_calendar=name)
+        if self.freq or self.resample:
+            from flax_linattn.data.tables.time_index import parse_frequency, parse_offset
+
+            if self.freq:
+                parse_frequency(self.freq)
+            if self.resample:
+                parse_offset(self.resample, "resample")
+        if self.calendar_parts:
+            from flax_linattn.data.series.time_features import CIRCLES
+
+            for name in self.calendar_parts:
+                check_choice(CIRCLES, known_calendar=name)
 
     @property
     def calendar_parts(self) -> tuple[str, ...]:
@@ -196,6 +204,8 @@ class ForecastModel(ModelOptions):
                     "model",
                 )
         if self.channel_mechanism:
+            from flax_linattn.models.channel_mixing import check_channel_mechanism
+
             check_channel_mechanism(self.channel_mechanism)
         _ = self.levels  # refuses what are no levels
 
@@ -218,6 +228,10 @@ class ForecastModel(ModelOptions):
                 f"expected quantiles as levels such as 0.1,0.5,0.9, got {quote(self.quantiles)}.",
                 "quantiles",
             ) from None
+        if not levels:
+            return ()
+        from flax_linattn.models.quantiles import check_levels
+
         return check_levels(levels)
 
 
@@ -285,6 +299,8 @@ class ForecastConfig(Config):
         split = source.split or customary_split(file) or DEFAULT_SPLIT
         id_column = source.id_column
         if source.csv is not None and not source.is_panel:
+            from flax_linattn.data.series.load import find_id_column
+
             id_column = find_id_column(source.csv, source.dialect)
         return super().resolve().replace(split=split, id_column=id_column)
 
@@ -329,3 +345,32 @@ def patch(config: ForecastConfig) -> ForecastConfig:
         epochs=4,
         patience=4,
     )
+
+
+@dataclasses.dataclass(frozen=True)
+class ForecastStreamOptions:
+    """Options of a stream of a forecaster.
+
+    Each line is an observation: the channels separated by commas, after the time if the run has
+    times; or a JSON object with "time" and the channels by name. A first line may name the columns.
+
+    Attributes:
+        context: Maximum number of past observations of a forecast; at least half as many are used.
+            0 uses all of them. Default: the run's context length.
+        series: Name of the series, for a run on a panel. A new series is scaled by the median of
+            the scales of the panel.
+    """
+
+    context: int | None = None
+    series: str = ""
+
+
+class ForecastOptions(TaskOptions):
+    """The options of forecasting runs and their streams."""
+
+    name = "forecast"
+    Config = ForecastConfig
+    StreamOptions = ForecastStreamOptions
+    is_causal = True
+    presets: ClassVar[Mapping[str, Any]] = {"tslib": tslib, "patch": patch}
+    default_preset = "patch"

@@ -9,13 +9,12 @@ values take O(N W + W^2) operations instead of O(N W^2).
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Literal, NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-RidgeMaps: TypeAlias = Literal["auto", "shared", "channel"]
-"""A shared map, one map per channel, or the choice with the smaller validation error."""
+from flax_linattn.tasks.forecast.options import RidgeMaps
 
 MAX_PRODUCTS = 6 * 10**11
 """Maximum number of multiplications to fit a map per channel: about 45 seconds of a core."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -30,24 +29,6 @@ _NANOSECONDS = np.array(["1677-09-23", "2262-04-10"], "M8[us]")
 """First and last time that pandas can store in nanoseconds, with the same margin."""
 _INTEGER = 1000
 """Code of an integer time in a stream's record, where nanoseconds are 0 to 999."""
-
-
-@dataclasses.dataclass(frozen=True)
-class ForecastStreamOptions:
-    """Options of a stream of a forecaster.
-
-    Each line is an observation: the channels separated by commas, after the time if the run has
-    times; or a JSON object with "time" and the channels by name. A first line may name the columns.
-
-    Attributes:
-        context: Maximum number of past observations of a forecast; at least half as many are used.
-            0 uses all of them. Default: the run's context length.
-        series: Name of the series, for a run on a panel. A new series is scaled by the median of
-            the scales of the panel.
-    """
-
-    context: int | None = None
-    series: str = ""
 
 
 class ForecastStream(Streaming):

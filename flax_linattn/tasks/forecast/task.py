@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -26,7 +26,11 @@ from flax_linattn.tasks.forecast.baselines import (
 from flax_linattn.tasks.forecast.choices import choose
 from flax_linattn.tasks.forecast.evaluate import evaluate_baselines, evaluate_model, stream_error
 from flax_linattn.tasks.forecast.model import Model, build_forecaster, make_loss
-from flax_linattn.tasks.forecast.options import ForecastConfig, patch, tslib
+from flax_linattn.tasks.forecast.options import (
+    ForecastConfig,
+    ForecastOptions,
+    ForecastStreamOptions,
+)
 from flax_linattn.tasks.forecast.panel import (
     SeriesPanel,
     count_series,
@@ -37,7 +41,7 @@ from flax_linattn.tasks.forecast.panel import (
 )
 from flax_linattn.tasks.forecast.quantiles import corrections
 from flax_linattn.tasks.forecast.spec import PARTS, ForecastSpec, covariate_notes, describe
-from flax_linattn.tasks.forecast.stream import ForecastStream, ForecastStreamOptions
+from flax_linattn.tasks.forecast.stream import ForecastStream
 from flax_linattn.tasks.forecast.windows import (
     PanelWindows,
     context_notes,
@@ -53,16 +57,10 @@ NUM_COMPARED_ROWS = 300
 """Rows over which the stream is compared with the parallel model."""
 
 
-class ForecastTask(Task[ForecastConfig, SeriesPanel, ForecastSpec]):
+class ForecastTask(ForecastOptions, Task[ForecastConfig, SeriesPanel, ForecastSpec]):
     """Forecasting of one series or a panel, as a task."""
 
-    name = "forecast"
-    Config = ForecastConfig
     DataSpec = ForecastSpec
-    is_causal = True
-    StreamOptions = ForecastStreamOptions
-    presets: ClassVar[Mapping[str, Any]] = {"tslib": tslib, "patch": patch}
-    default_preset = "patch"
     kinds = (SERIES,)
 
     def options_for(self, entry: Entry, files: Sequence[Path]) -> dict[str, Any]:

@@ -7,26 +7,6 @@ Example:
     (20, 'restart')
 """
 
-from flax_linattn.tasks.offline_rl.agent import DecisionAgent, make_agent
-from flax_linattn.tasks.offline_rl.data import OfflineRLSpec
-from flax_linattn.tasks.offline_rl.options import (
-    OfflineRLConfig,
-    OfflineRLData,
-    OfflineRLFit,
-    OfflineRLModel,
-    OfflineRLPlay,
-)
-from flax_linattn.tasks.offline_rl.stream import OfflineRLStream, OfflineRLStreamOptions
+from flax_linattn.lazy import attach_stub
 
-__all__ = [
-    "DecisionAgent",
-    "OfflineRLConfig",
-    "OfflineRLData",
-    "OfflineRLFit",
-    "OfflineRLModel",
-    "OfflineRLPlay",
-    "OfflineRLSpec",
-    "OfflineRLStream",
-    "OfflineRLStreamOptions",
-    "make_agent",
-]
+__getattr__, __dir__, __all__ = attach_stub(__name__, __file__)

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Any, ClassVar, Literal
 
-from flax_linattn.checks import MAX_INTEGER, OptionError, check_integers
-from flax_linattn.models import DECISION_LAYERS, Layers
+from flax_linattn.checks import MAX_INTEGER, OptionError, check_choice, check_integers
+from flax_linattn.models.layers import DECISION_LAYERS, Layers
 from flax_linattn.tasks.files import make_file_name
-from flax_linattn.tasks.options import Config, FitOptions, ModelOptions, Options, mechanism_name
-from flax_linattn.training import OptimizerOptions
+from flax_linattn.tasks.options import (
+    Config,
+    FitOptions,
+    ModelOptions,
+    Options,
+    TaskOptions,
+    mechanism_name,
+)
+from flax_linattn.training.optimizer_options import OptimizerOptions
 
 EMBEDDED = "pendulum"
 """Name of the embedded data set in the names of run folders."""
@@ -258,3 +266,45 @@ def published(config: OfflineRLConfig) -> OfflineRLConfig:
 def paper(config: OfflineRLConfig) -> OfflineRLConfig:
     """``published`` with the size in the Aaren paper: 4 blocks of 512 features and 4 heads."""
     return published(config).replace(features=512, num_layers=4, num_heads=4)
+
+
+@dataclasses.dataclass(frozen=True)
+class OfflineRLStreamOptions:
+    """Options of a stream of an offline-RL run.
+
+    Each line is a step: the reward of the previous action (empty for the first step), then the
+    numbers of the observation, separated by commas. A first line may name the columns. A blank line
+    begins a new episode. The output is the action to take; a discrete action is the likeliest one,
+    and is followed by the probability of each action.
+
+    Attributes:
+        act: How the agent handles the context: "stream" (all steps of the episode) or "restart"
+            (the last steps, at most as many as in training). Default: the value of the run;
+            "restart" for a run with "window".
+        target_return: Target return (return-to-go at the start of the episode). Default: the target
+            return of the run.
+        max_length: Maximum number of steps of an episode, for mechanisms with a cache. Default: the
+            longest training episode of the run.
+    """
+
+    act: Literal["stream", "restart"] | None = None
+    target_return: float | None = None
+    max_length: int | None = None
+
+    def __post_init__(self) -> None:
+        check_integers(1, MAX_INTEGER, max_length=self.max_length)
+        if self.act is not None:
+            check_choice(("stream", "restart"), act=self.act)
+        target = self.target_return
+        if target is not None and not abs(target) < float("inf"):
+            raise OptionError(f"target_return must be finite, got {target}.", "target_return")
+
+
+class OfflineRLOptions(TaskOptions):
+    """The options of offline reinforcement learning."""
+
+    name = "offline-rl"
+    Config = OfflineRLConfig
+    StreamOptions = OfflineRLStreamOptions
+    is_causal = True
+    presets: ClassVar[Mapping[str, Any]] = {"published": published, "paper": paper}

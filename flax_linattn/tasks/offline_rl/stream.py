@@ -2,56 +2,23 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flax_linattn.checks import MAX_INTEGER, OptionError, check_choice, check_integers
+from flax_linattn.checks import OptionError
 from flax_linattn.tasks.lines import CellLines
 from flax_linattn.tasks.offline_rl.actions import ContinuousActions
 from flax_linattn.tasks.offline_rl.agent import DecisionAgent, RestartMemory, make_stream_memory
 from flax_linattn.tasks.offline_rl.data import max_episode_length
 from flax_linattn.tasks.offline_rl.figures import plot_actions
+from flax_linattn.tasks.offline_rl.options import OfflineRLStreamOptions
 from flax_linattn.tasks.spec import Run
 from flax_linattn.tasks.streaming import Record, Streaming, explain_full_stream
-
-
-@dataclasses.dataclass(frozen=True)
-class OfflineRLStreamOptions:
-    """Options of a stream of an offline-RL run.
-
-    Each line is a step: the reward of the previous action (empty for the first step), then the
-    numbers of the observation, separated by commas. A first line may name the columns. A blank line
-    begins a new episode. The output is the action to take; a discrete action is the likeliest one,
-    and is followed by the probability of each action.
-
-    Attributes:
-        act: How the agent handles the context: "stream" (all steps of the episode) or "restart"
-            (the last steps, at most as many as in training). Default: the value of the run;
-            "restart" for a run with "window".
-        target_return: Target return (return-to-go at the start of the episode). Default: the target
-            return of the run.
-        max_length: Maximum number of steps of an episode, for mechanisms with a cache. Default: the
-            longest training episode of the run.
-    """
-
-    act: Literal["stream", "restart"] | None = None
-    target_return: float | None = None
-    max_length: int | None = None
-
-    def __post_init__(self) -> None:
-        check_integers(1, MAX_INTEGER, max_length=self.max_length)
-        if self.act is not None:
-            check_choice(("stream", "restart"), act=self.act)
-        target = self.target_return
-        if target is not None and not abs(target) < float("inf"):
-            raise OptionError(f"target_return must be finite, got {target}.", "target_return")
-
 
 MAX_ACTIONS = 1000
 """Maximum number of actions in the figure."""

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 from flax import nnx
@@ -29,8 +28,12 @@ from flax_linattn.tasks.offline_rl.data import (
 )
 from flax_linattn.tasks.offline_rl.evaluate import decision_loss, predict
 from flax_linattn.tasks.offline_rl.figures import plot_episodes
-from flax_linattn.tasks.offline_rl.options import OfflineRLConfig, paper, published
-from flax_linattn.tasks.offline_rl.stream import OfflineRLStream, OfflineRLStreamOptions
+from flax_linattn.tasks.offline_rl.options import (
+    OfflineRLConfig,
+    OfflineRLOptions,
+    OfflineRLStreamOptions,
+)
+from flax_linattn.tasks.offline_rl.stream import OfflineRLStream
 from flax_linattn.tasks.spec import Run
 from flax_linattn.tasks.task import DataSummary, Report, Task
 
@@ -38,16 +41,11 @@ if TYPE_CHECKING:
     from gymnasium.vector import VectorEnv
 
 
-class OfflineRLTask(Task[OfflineRLConfig, Episodes, OfflineRLSpec]):
+class OfflineRLTask(OfflineRLOptions, Task[OfflineRLConfig, Episodes, OfflineRLSpec]):
     """Offline reinforcement learning: predicts actions from recorded episodes."""
 
-    name = "offline-rl"
-    Config = OfflineRLConfig
     DataSpec = OfflineRLSpec
-    is_causal = True
     splits_time = False
-    StreamOptions = OfflineRLStreamOptions
-    presets: ClassVar[Mapping[str, Any]] = {"published": published, "paper": paper}
 
     def check(self, config: OfflineRLConfig, placement: training.Placement) -> None:
         """Checks that the mechanism supports the inference mode; windows are not split in time."""

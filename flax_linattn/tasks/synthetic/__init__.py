@@ -1,22 +1,5 @@
 """Synthetic sequence tasks: next symbol of a series (expressive-attention paper), recall."""
 
-from flax_linattn.tasks.synthetic.data import SyntheticSpec
-from flax_linattn.tasks.synthetic.options import (
-    SyntheticConfig,
-    SyntheticData,
-    SyntheticFit,
-    SyntheticModel,
-    recall,
-)
-from flax_linattn.tasks.synthetic.stream import SyntheticStream, SyntheticStreamOptions
+from flax_linattn.lazy import attach_stub
 
-__all__ = [
-    "SyntheticConfig",
-    "SyntheticData",
-    "SyntheticFit",
-    "SyntheticModel",
-    "SyntheticSpec",
-    "SyntheticStream",
-    "SyntheticStreamOptions",
-    "recall",
-]
+__getattr__, __dir__, __all__ = attach_stub(__name__, __file__)

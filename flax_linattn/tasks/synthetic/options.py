@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
 
 from flax_linattn.checks import OptionError, check_integers, check_positive
-from flax_linattn.models import Layers, window_layers
+from flax_linattn.models.layers import Layers, window_layers
 from flax_linattn.tasks.files import make_file_name
-from flax_linattn.tasks.options import Config, FitOptions, ModelOptions, Options, mechanism_name
-from flax_linattn.training import OptimizerOptions
+from flax_linattn.tasks.options import (
+    Config,
+    FitOptions,
+    ModelOptions,
+    Options,
+    TaskOptions,
+    mechanism_name,
+)
+from flax_linattn.training.optimizer_options import OptimizerOptions
 
 RECALL = ("recall", "copying", "induction", "parity")
 """Tasks other than series: their sequences hold the answers to their queries."""
@@ -167,3 +175,27 @@ def recall(config: SyntheticConfig) -> SyntheticConfig:
         learning_rate=1e-3,
         loss="cross_entropy",
     )
+
+
+@dataclasses.dataclass(frozen=True)
+class SyntheticStreamOptions:
+    """Options of a stream of symbols.
+
+    Each line is a symbol, an integer from 0. A blank line starts a new sequence.
+
+    Attributes:
+        max_length: Maximum number of symbols of a sequence, for mechanisms with a cache, except for
+            series models. Default: the context length.
+    """
+
+    max_length: int | None = None
+
+
+class SyntheticOptions(TaskOptions):
+    """The options of synthetic sequence tasks."""
+
+    name = "synthetic"
+    Config = SyntheticConfig
+    StreamOptions = SyntheticStreamOptions
+    is_causal = True
+    presets: ClassVar[Mapping[str, Any]] = {"recall": recall}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -13,20 +12,6 @@ from flax_linattn.checks import check_integers, quote
 from flax_linattn.tasks.spec import Run
 from flax_linattn.tasks.streaming import Record, Streaming, explain_full_stream
 from flax_linattn.tasks.synthetic.options import SyntheticData
-
-
-@dataclasses.dataclass(frozen=True)
-class SyntheticStreamOptions:
-    """Options of a stream of symbols.
-
-    Each line is a symbol, an integer from 0. A blank line starts a new sequence.
-
-    Attributes:
-        max_length: Maximum number of symbols of a sequence, for mechanisms with a cache, except for
-            series models. Default: the context length.
-    """
-
-    max_length: int | None = None
 
 
 class SyntheticStream(Streaming):

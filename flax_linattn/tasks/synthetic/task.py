@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -31,21 +30,20 @@ from flax_linattn.tasks.synthetic.evaluate import (
     predict,
     predict_scores,
 )
-from flax_linattn.tasks.synthetic.options import SyntheticConfig, recall
-from flax_linattn.tasks.synthetic.stream import SyntheticStream, SyntheticStreamOptions
+from flax_linattn.tasks.synthetic.options import (
+    SyntheticConfig,
+    SyntheticOptions,
+    SyntheticStreamOptions,
+)
+from flax_linattn.tasks.synthetic.stream import SyntheticStream
 from flax_linattn.tasks.task import DataSummary, Report, Task
 
 
-class SyntheticTask(Task[SyntheticConfig, Generator, SyntheticSpec]):
+class SyntheticTask(SyntheticOptions, Task[SyntheticConfig, Generator, SyntheticSpec]):
     """Predicts the next symbol of a series, or the answer to a query of a sequence."""
 
-    name = "synthetic"
-    Config = SyntheticConfig
     DataSpec = SyntheticSpec
-    is_causal = True
     splits_time = False
-    StreamOptions = SyntheticStreamOptions
-    presets: ClassVar[Mapping[str, Any]] = {"recall": recall}
 
     def load(self, config: SyntheticConfig) -> Generator:
         """Makes the generator of the synthetic sequences."""

@@ -1,29 +1,5 @@
 """Language models on text: training, bits per byte, generation, and scores of streamed text."""
 
-from flax_linattn.tasks.text.data import TextSpec
-from flax_linattn.tasks.text.generate import (
-    PromptState,
-    TextGenerator,
-    generate_batch,
-    load_prompt,
-    save_prompt,
-)
-from flax_linattn.tasks.text.harness import harness_model
-from flax_linattn.tasks.text.options import TextConfig, TextData, TextFit, TextModel
-from flax_linattn.tasks.text.stream import TextStream, TextStreamOptions
+from flax_linattn.lazy import attach_stub
 
-__all__ = [
-    "PromptState",
-    "TextConfig",
-    "TextData",
-    "TextFit",
-    "TextGenerator",
-    "TextModel",
-    "TextSpec",
-    "TextStream",
-    "TextStreamOptions",
-    "generate_batch",
-    "harness_model",
-    "load_prompt",
-    "save_prompt",
-]
+__getattr__, __dir__, __all__ = attach_stub(__name__, __file__)

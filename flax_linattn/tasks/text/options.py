@@ -7,10 +7,17 @@ from pathlib import Path
 from typing import Literal
 
 from flax_linattn.checks import OptionError, check_integers, quote
-from flax_linattn.models import Layers
+from flax_linattn.models.layers import Layers
 from flax_linattn.tasks.files import make_file_name
-from flax_linattn.tasks.options import Config, FitOptions, ModelOptions, Options, mechanism_name
-from flax_linattn.training import OptimizerOptions
+from flax_linattn.tasks.options import (
+    Config,
+    FitOptions,
+    ModelOptions,
+    Options,
+    TaskOptions,
+    mechanism_name,
+)
+from flax_linattn.training.optimizer_options import OptimizerOptions
 
 TEXT_LAYERS = Layers(
     features=128,
@@ -139,3 +146,26 @@ class TextConfig(Config):
         file = self.data.file
         text = "text" if file is None else file.name.partition(".")[0] or "text"
         return make_file_name(text, mechanism_name(self.layers), self.seeds)
+
+
+@dataclasses.dataclass(frozen=True)
+class TextStreamOptions:
+    """Options of a stream of text.
+
+    Every line is text, including blank lines and lines that begin with "#".
+
+    Attributes:
+        max_length: Maximum number of tokens, for mechanisms with a cache. Default: the context
+            length.
+    """
+
+    max_length: int | None = None
+
+
+class TextOptions(TaskOptions):
+    """The options of language models."""
+
+    name = "text"
+    Config = TextConfig
+    StreamOptions = TextStreamOptions
+    is_causal = True

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -21,20 +20,6 @@ from flax_linattn.typing import Array, State
 
 CHUNK_SIZE = 64
 """Number of tokens that are processed at once."""
-
-
-@dataclasses.dataclass(frozen=True)
-class TextStreamOptions:
-    """Options of a stream of text.
-
-    Every line is text, including blank lines and lines that begin with "#".
-
-    Attributes:
-        max_length: Maximum number of tokens, for mechanisms with a cache. Default: the context
-            length.
-    """
-
-    max_length: int | None = None
 
 
 class TextStream(Streaming):

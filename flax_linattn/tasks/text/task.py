@@ -34,21 +34,17 @@ from flax_linattn.tasks.text.generate import (
     load_prompt,
     save_prompt,
 )
-from flax_linattn.tasks.text.options import TextConfig
-from flax_linattn.tasks.text.stream import TextStream, TextStreamOptions
+from flax_linattn.tasks.text.options import TextConfig, TextOptions, TextStreamOptions
+from flax_linattn.tasks.text.stream import TextStream
 
 NUM_COMPARED_TOKENS = 300
 """Number of tokens for which the stream is compared with the parallel model."""
 
 
-class TextTask(Task[TextConfig, Corpus, TextSpec]):
+class TextTask(TextOptions, Task[TextConfig, Corpus, TextSpec]):
     """Trains a language model on text."""
 
-    name = "text"
-    Config = TextConfig
     DataSpec = TextSpec
-    StreamOptions = TextStreamOptions
-    is_causal = True
     splits_time: ClassVar[bool] = True
 
     def load(self, config: TextConfig) -> Corpus:

@@ -7,7 +7,7 @@ import pytest
 
 from flax_linattn import ops
 from flax_linattn.bench import inputs
-from flax_linattn.bench.comparisons import mechanism
+from flax_linattn.bench.comparison import mechanism
 from flax_linattn.ops.engine import decays
 from tests.compilation import compile_as_users
 

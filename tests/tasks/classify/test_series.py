@@ -282,6 +282,20 @@ def test_rare_classes_are_told():
     ]
 
 
+TOY = "@problemName Toy\n@univariate true\n@classLabel true a {}\n@data\n1,2:a\n{}\n3,4:{}\n"
+
+
+def test_errors_about_a_file_name_it(tmp_path):
+    whole, empty, others = (tmp_path / f"{name}.ts" for name in ("whole", "empty", "others"))
+    whole.write_text(TOY.format("b", "1,2:b", "b"))
+    empty.write_text(TOY.format("b", "?,?:b", "b"))
+    others.write_text(TOY.format("c", "1,2:c", "c"))
+    for test_file, message in ((empty, "at least one value"), (others, "expected labels among")):
+        with pytest.raises(ValueError, match=message) as caught:
+            load_data(ClassifyConfig.of(train_file=whole, test_file=test_file).data)
+        assert str(caught.value).startswith(f"{test_file}: ")
+
+
 def test_a_value_that_flattens_its_channel_is_told(toy, tmp_path):
     train, test = Path(toy[1]), Path(toy[3])
     far = tmp_path / "Far_TRAIN.ts"

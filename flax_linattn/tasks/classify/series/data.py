@@ -157,7 +157,7 @@ def load_data(files: ClassifyData) -> tuple[data.TimeSeriesDataset, data.TimeSer
     if files.train_file is None or files.test_file is None:
         return data.japanese_vowels()
     train = data.load_dataset(files.train_file)
-    test = data.load_dataset(files.test_file).with_classes(train.classes)
+    test = data.load_dataset(files.test_file).with_classes(train.classes, files.test_file)
     if train.num_channels != test.num_channels:
         raise ValueError(
             f"expected files with the same channels, got {train.num_channels} channels in "
@@ -181,7 +181,7 @@ def load_train(run: Run) -> data.TimeSeriesDataset:
         return train
     path = run.config.data.train_file
     train = data.japanese_vowels()[0] if path is None else data.load_dataset(path)
-    train = train.with_classes(run.data_spec.classes)
+    train = train.with_classes(run.data_spec.classes, path)
     if compute_checksum(train) != run.data_spec.checksum.get("train"):
         raise ValueError(
             f"{train.name} ({path}) has changed since the run was trained; restore the file."
@@ -196,7 +196,8 @@ def load_test(run: Run, test_file: Path | None = None) -> data.TimeSeriesDataset
         test = data.japanese_vowels()[1]
     else:
         with explain_missing_data(test_file is None):
-            test = data.load_dataset(path).with_classes(run.data_spec.classes)
+            test = data.load_dataset(path).with_classes(run.data_spec.classes, path)
+        check_values(path, test)
     check_channels(run, test)
     if test_file is None and compute_checksum(test) != run.data_spec.checksum["test"]:
         raise OptionError(
@@ -217,8 +218,14 @@ def check_channels(run: Run, dataset: data.TimeSeriesDataset) -> None:
 
 
 def check_values(source: Path | str, dataset: data.TimeSeriesDataset) -> None:
-    """Raises ValueError for values that exceed float32, and names their place in the source."""
+    """Raises ValueError for values beyond float32 or channels without any, and names the place."""
     for index, values in enumerate(dataset.series):
+        if (empty := np.flatnonzero(np.isnan(values).all(axis=0))).size:
+            raise ValueError(
+                f"{source}: expected at least one value in every channel, got none for channel "
+                f"{dataset.channels[empty[0]]} (sequence {index}, from 0); remove the sequence or "
+                "the channel."
+            )
         if (beyond := np.argwhere(np.abs(values) > MAX_VALUE)).size:
             step, channel = beyond[0].tolist()
             raise ValueError(

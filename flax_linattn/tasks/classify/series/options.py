@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Any, ClassVar, Literal
 
 from flax_linattn.checks import OptionError, check_integers
-from flax_linattn.models import CLASSIFIER_LAYERS, Layers
-from flax_linattn.models.minirocket import NUM_KERNELS
-from flax_linattn.models.minirocket_classifier import NUM_FEATURES
+from flax_linattn.models.layers import CLASSIFIER_LAYERS, Layers
+from flax_linattn.models.sizes import NUM_FEATURES, NUM_KERNELS
 from flax_linattn.tasks.classify.label_options import RecipeFit, check_fraction
 from flax_linattn.tasks.files import make_file_name
-from flax_linattn.tasks.options import Config, ModelOptions, Options, mechanism_name
-from flax_linattn.training import OptimizerOptions
+from flax_linattn.tasks.options import Config, ModelOptions, Options, TaskOptions, mechanism_name
+from flax_linattn.training.optimizer_options import OptimizerOptions
 
 TIME_LIMIT = 120.0
 """Time limit of the default preset in seconds."""
@@ -201,3 +201,33 @@ def tslib(config: ClassifyConfig) -> ClassifyConfig:
         padding="seen",
         schedule="steps",
     )
+
+
+@dataclasses.dataclass(frozen=True)
+class ClassifyStreamOptions:
+    """Options of a stream of a classifier.
+
+    Each line is an observation: numbers separated by commas or spaces, "?" for a missing value. A
+    blank line ends a sequence.
+
+    Attributes:
+        sequence: Index, from 0, of a test sequence of the run to stream instead of the input.
+        threshold: Probability of the most likely class at which the stream decides, for
+            ``model="minirocket"``. Default: the threshold that held-out sequences chose.
+        max_length: Maximum number of observations of a sequence, for mechanisms with a cache.
+            Default: the longest sequence in the data of the run.
+    """
+
+    sequence: int | None = None
+    threshold: float | None = None
+    max_length: int | None = None
+
+
+class ClassifyOptions(TaskOptions):
+    """The options of the classification of time series."""
+
+    name = "classify"
+    Config = ClassifyConfig
+    StreamOptions = ClassifyStreamOptions
+    presets: ClassVar[Mapping[str, Any]] = {"tslib": tslib, "minirocket": minirocket}
+    default_preset = "minirocket"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -21,26 +20,6 @@ from flax_linattn.tasks.lines import CellLines
 from flax_linattn.tasks.spec import Run
 from flax_linattn.tasks.streaming import Record, describe_channels
 from flax_linattn.typing import Array
-
-
-@dataclasses.dataclass(frozen=True)
-class ClassifyStreamOptions:
-    """Options of a stream of a classifier.
-
-    Each line is an observation: numbers separated by commas or spaces, "?" for a missing value. A
-    blank line ends a sequence.
-
-    Attributes:
-        sequence: Index, from 0, of a test sequence of the run to stream instead of the input.
-        threshold: Probability of the most likely class at which the stream decides, for
-            ``model="minirocket"``. Default: the threshold that held-out sequences chose.
-        max_length: Maximum number of observations of a sequence, for mechanisms with a cache.
-            Default: the longest sequence in the data of the run.
-    """
-
-    sequence: int | None = None
-    threshold: float | None = None
-    max_length: int | None = None
 
 
 class ClassifyStream(ClassStream[NDArray[np.float64]]):

@@ -38,8 +38,12 @@ from flax_linattn.tasks.classify.series.early import (
     fit_closed_form,
     stream_error,
 )
-from flax_linattn.tasks.classify.series.options import ClassifyConfig, minirocket, tslib
-from flax_linattn.tasks.classify.series.stream import ClassifyStream, ClassifyStreamOptions
+from flax_linattn.tasks.classify.series.options import (
+    ClassifyConfig,
+    ClassifyOptions,
+    ClassifyStreamOptions,
+)
+from flax_linattn.tasks.classify.series.stream import ClassifyStream
 from flax_linattn.tasks.options import mechanism_name
 from flax_linattn.tasks.spec import Run
 from flax_linattn.tasks.task import Report
@@ -53,15 +57,10 @@ Classifier: TypeAlias = (
 )
 
 
-class ClassifyTask(LabelTask[ClassifyConfig, ClassifySpec]):
+class ClassifyTask(ClassifyOptions, LabelTask[ClassifyConfig, ClassifySpec]):
     """The task of classifying time series."""
 
-    name = "classify"
-    Config = ClassifyConfig
     DataSpec = ClassifySpec
-    StreamOptions = ClassifyStreamOptions
-    presets: ClassVar[Mapping[str, Any]] = {"tslib": tslib, "minirocket": minirocket}
-    default_preset = "minirocket"
     kinds = (SEQUENCES,)
     selections: ClassVar[Mapping[str, str]] = {
         "validation": "validation part of the training data",

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from flax_linattn.checks import OptionError, check_integers
-from flax_linattn.models import Layers
+from flax_linattn.models.layers import Layers
 from flax_linattn.tasks.classify.label_options import (
     FILE_OPTIONS,
     GENERATED_DATA_OPTIONS,
@@ -17,7 +17,7 @@ from flax_linattn.tasks.classify.label_options import (
     RecipeFit,
 )
 from flax_linattn.tasks.files import make_file_name
-from flax_linattn.tasks.options import Config, ModelOptions, mechanism_name
+from flax_linattn.tasks.options import Config, ModelOptions, TaskOptions, mechanism_name
 
 FETCHED = {
     "imdb": "IMDB",
@@ -144,18 +144,19 @@ class SequenceConfig(Config):
                 "pooling",
                 "causal",
             )
-        limited = ["position"] * (self.model.position == "learned") + ["mechanism"] * any(
-            hasattr(mechanism, "max_length") for mechanism in self.layers.mechanisms
-        )
         longest = max(self.data.test_lengths, default=0)
-        if limited and longest > self.data.max_length:
-            raise OptionError(
-                f"the model learns parameters of each position up to max_length "
-                f"({self.data.max_length}), so it cannot be tested at length {longest}; choose "
-                f"another {limited[0]}, or smaller test_lengths.",
-                "test_lengths",
-                *limited,
+        if longest > self.data.max_length:
+            limited = ["position"] * (self.model.position == "learned") + ["mechanism"] * any(
+                hasattr(mechanism, "max_length") for mechanism in self.layers.mechanisms
             )
+            if limited:
+                raise OptionError(
+                    f"the model learns parameters of each position up to max_length "
+                    f"({self.data.max_length}), so it cannot be tested at length {longest}; choose "
+                    f"another {limited[0]}, or smaller test_lengths.",
+                    "test_lengths",
+                    *limited,
+                )
         mixed = self.model.embedding == "conv" and not self.model.causal
         if self.data.padding == "packed" and (self.model.pooling == "class" or mixed):
             raise OptionError(
@@ -335,3 +336,27 @@ PRESETS = {
 Presets select on the TEST SET where the paper does. All presets of Long Range Arena depart in two
 ways: the head is one linear layer instead of two, Adam's epsilon is 1e-8 instead of 1e-9.
 """
+
+
+@dataclasses.dataclass(frozen=True)
+class SequenceStreamOptions:
+    """Options of a stream of tokens.
+
+    Each line holds tokens as in the data: "[MAX 2 9 ]" for ListOps, the text itself for texts, gray
+    values for images. A blank line starts a new sequence.
+
+    Attributes:
+        max_length: Maximum number of tokens of a sequence, for mechanisms with a cache. Default:
+            the longest sequence in the data of the run.
+    """
+
+    max_length: int | None = None
+
+
+class SequenceOptions(TaskOptions):
+    """The options of the classification of token sequences."""
+
+    name = "sequence"
+    Config = SequenceConfig
+    StreamOptions = SequenceStreamOptions
+    presets: ClassVar[Mapping[str, Any]] = PRESETS

@@ -40,28 +40,18 @@ from flax_linattn.tasks.classify.tokens.data import (
     expression_batches,
     open_source,
 )
-from flax_linattn.tasks.classify.tokens.options import FETCHED, PRESETS, SequenceConfig
+from flax_linattn.tasks.classify.tokens.options import (
+    FETCHED,
+    SequenceConfig,
+    SequenceOptions,
+    SequenceStreamOptions,
+)
 from flax_linattn.tasks.lines import open_lines
 from flax_linattn.tasks.options import check_direction
 from flax_linattn.tasks.spec import Run
 from flax_linattn.tasks.streaming import stream_difference
 from flax_linattn.tasks.task import Report
 from flax_linattn.typing import Array
-
-
-@dataclasses.dataclass(frozen=True)
-class SequenceStreamOptions:
-    """Options of a stream of tokens.
-
-    Each line holds tokens as in the data: "[MAX 2 9 ]" for ListOps, the text itself for texts, gray
-    values for images. A blank line starts a new sequence.
-
-    Attributes:
-        max_length: Maximum number of tokens of a sequence, for mechanisms with a cache. Default:
-            the longest sequence in the data of the run.
-    """
-
-    max_length: int | None = None
 
 
 class SequenceStream(ClassStream[int]):
@@ -89,14 +79,10 @@ class SequenceStream(ClassStream[int]):
         return np.array([observation], np.int32)
 
 
-class SequenceTask(SourceTask[SequenceConfig, SequenceSpec]):
+class SequenceTask(SequenceOptions, SourceTask[SequenceConfig, SequenceSpec]):
     """The task of classifying long token sequences: expressions, bytes or pixels."""
 
-    name = "sequence"
-    Config = SequenceConfig
     DataSpec = SequenceSpec
-    StreamOptions = SequenceStreamOptions
-    presets: ClassVar[Mapping[str, Any]] = PRESETS
     kinds = (TEXTS, IMAGES)
     baseline_names = ("constant", "first_token", "naive_bayes", "nearest_neighbor", "ridge")
 

@@ -9,7 +9,7 @@ import statistics
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from flax_linattn.bench.comparisons import OURS
+from flax_linattn.bench.comparison import OURS
 from flax_linattn.checks import OptionError
 
 Rows = list[dict[str, Any]]

@@ -17,6 +17,7 @@ from flax_linattn import inference, training
 from flax_linattn.checks import OptionError, check_integers
 from flax_linattn.compilation import cached_programs
 from flax_linattn.registry import get_task
+from flax_linattn.tasks.config_file import read_config, write_config
 from flax_linattn.tasks.evaluate import report_on
 from flax_linattn.tasks.files import write_json
 from flax_linattn.tasks.init_run import Initializer, InitRun, check_resumed
@@ -28,9 +29,7 @@ from flax_linattn.tasks.run import (
     check_model,
     check_run_dir,
     check_same_data,
-    read_config,
     read_data_spec,
-    write_config,
     write_data_spec,
 )
 from flax_linattn.tasks.spec import Run

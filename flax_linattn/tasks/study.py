@@ -18,7 +18,7 @@ from flax_linattn.storage import LockedError, make_folder
 from flax_linattn.tasks.options import Config, flat_hints
 from flax_linattn.tasks.protocols import Choosing
 from flax_linattn.tasks.task import Task
-from flax_linattn.tasks.train import train_report
+from flax_linattn.tasks.train_run import train_report
 
 if TYPE_CHECKING:
     import optuna

@@ -1,0 +1,50 @@
+"""Packages whose public names are imported when they are used, as by SPEC 1 of Scientific Python.
+
+A package has many names, and a program or a command uses few of them. The stub ``__init__.pyi`` of
+such a package imports all of them, for type checkers; here it says which module has which name.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+
+def attach_stub(
+    package: str, file: str
+) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
+    """Makes ``__getattr__``, ``__dir__`` and ``__all__`` of a package from its stub.
+
+    Args:
+        package: ``__name__`` of the package.
+        file: ``__file__`` of the package; the stub is next to it.
+
+    Example:
+        >>> from flax_linattn import training
+        >>> training.fit.__module__
+        'flax_linattn.training.fit_runs'
+    """
+    stub = ast.parse(Path(file).with_suffix(".pyi").read_text(encoding="utf-8"))
+    homes = {
+        alias.name: str(line.module)
+        for line in stub.body
+        if isinstance(line, ast.ImportFrom)
+        for alias in line.names
+    }
+
+    def get(name: str) -> Any:
+        module = f"{package}.{name}"
+        if name in homes:
+            value = getattr(importlib.import_module(homes[name]), name)
+        elif any(f"{home}.".startswith(f"{module}.") for home in homes.values()):
+            value = importlib.import_module(module)
+        else:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        setattr(sys.modules[package], name, value)  # found without this function from now on
+        return value
+
+    return get, lambda: sorted({*vars(sys.modules[package]), *homes}), [*homes]
