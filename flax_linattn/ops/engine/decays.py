@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import jax
 import jax.numpy as jnp
 
 from flax_linattn.ops.contract.numerics import einsum
@@ -68,6 +69,12 @@ def suffix_sums(a: Array) -> Array:
         [-7.0, -6.0, -4.0]
     """
     return jnp.flip(prefix_sums(jnp.flip(a, axis=-2)), axis=-2)
+
+
+def add(span: Array, a: Array) -> Array:
+    """Adds log-decays to the sum over the span before, which is None where no one merges it."""
+    total: Array = jax.tree.map(lambda before: before + a, span)
+    return total
 
 
 def pairwise_sums(a: Array) -> Array:
