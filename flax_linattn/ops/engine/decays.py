@@ -21,6 +21,7 @@ import jax
 import jax.numpy as jnp
 
 from flax_linattn.ops.contract.numerics import einsum
+from flax_linattn.ops.engine.tiles import swap_heads
 from flax_linattn.typing import Array
 
 
@@ -174,5 +175,4 @@ def _join_halves(own: Array, across: Array, *, above: float) -> Array:
 
 def by_head(x: Array) -> Array:
     """Moves heads before time: [B, C, H, ...] to [B, H, C, ...], [B, C, H] to [B, H, C, 1]."""
-    x = x[..., None] if x.ndim == 3 else x
-    return jnp.swapaxes(x, 1, 2)
+    return swap_heads(x[..., None] if x.ndim == 3 else x)
