@@ -49,6 +49,10 @@ TILE_TOKENS = 16
 """Tokens per tile, within which weights are computed for pairs of tokens. Larger tiles read and
 write fewer states, but compute more pairs."""
 
+BLOCK_TOKENS = 4
+"""Tokens per block of a tile, within which features are computed for pairs of tokens. On a CPU the
+gradient of tiles took 1.1 times as long with blocks of 1 or 2, and 1.3 times with blocks of 8."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Performer(StreamingMechanism):
@@ -162,23 +166,27 @@ class Performer(StreamingMechanism):
 
         Features are products of two factors, of a query and of a key relative to the maximum over
         keys. It must not come from a key that is invisible to the query: relative to it, the
-        visible keys could all underflow. So the tile is split in halves, and each half again:
-        all queries of a half that read keys of the other half read the same ones.
+        visible keys could all underflow. So the tile is split in halves, and each half again down
+        to blocks of pairs: all queries of a half that read keys of the other half read the same.
         """
-        size, full = q.shape[1], 1 << (q.shape[1] - 1).bit_length()
+        size, full = q.shape[1], max(BLOCK_TOKENS, 1 << (q.shape[1] - 1).bit_length())
         q, k, v = (fill(x, full) for x in (q, tokens["k"], tokens["v"]))
         visible = jnp.pad(visible, ((0, 0), (0, full - size), (0, full - size)))
-        sees_itself = jnp.diagonal(visible, axis1=1, axis2=2)[..., None, None]
-        itself = jnp.where(sees_itself, q + k, -jnp.inf)
-        level = jnp.max(itself, axis=-1)
+        split = full // BLOCK_TOKENS, BLOCK_TOKENS
+        blocks = [x.reshape(len(x), *split, *x.shape[2:]) for x in (q, k, v)]
+        pairs = visible.reshape(len(visible), *split, *split)
+        sees = jnp.moveaxis(jnp.diagonal(pairs, axis1=1, axis2=3), 3, 1)[..., None, None]
+        within = jnp.where(sees, blocks[0][:, :, :, None] + blocks[1][:, :, None], -jnp.inf)
+        level = jnp.max(within, axis=(3, 5)).reshape(q.shape[:-1])
         across, more = [], []
-        for length in (1 << i for i in range(full.bit_length() - 1)):
-            pairs = visible.reshape(len(visible), -1, 2, length, full // length // 2, 2, length)
+        for length in (1 << i for i in range(BLOCK_TOKENS.bit_length() - 1, full.bit_length() - 1)):
+            halves = full // length // 2, 2, length
+            pairs = visible.reshape(len(visible), *halves, *halves)
             for at in (1,) if is_causal else (1, 0):
                 keys, values = (_half(x, length, 1 - at) for x in (k, v))
-                seen = jnp.diagonal(pairs[:, :, at, :, :, 1 - at], axis1=1, axis2=3)
+                sees = jnp.diagonal(pairs[:, :, at, :, :, 1 - at], axis1=1, axis2=3)
                 readers, keep = (
-                    jnp.moveaxis(jnp.any(seen, i), 2, 1)[..., None, None] for i in (2, 1)
+                    jnp.moveaxis(jnp.any(sees, i), 2, 1)[..., None, None] for i in (2, 1)
                 )
                 keys = jnp.where(keep, keys, -jnp.inf)
                 m = jax.lax.stop_gradient(jnp.max(keys, axis=2, keepdims=True))  # it cancels
@@ -192,8 +200,10 @@ class Performer(StreamingMechanism):
             more.append((own, state))
             level = jnp.maximum(level, jnp.max(own, axis=-1))
         level = jax.lax.stop_gradient(level)[..., None]  # it cancels
-        total = jnp.sum(exp_difference(itself, level), axis=-1)
-        value = total[..., None] * v
+        row_level = level.reshape(*within.shape[:3], 1, q.shape[2], 1)
+        weight = jnp.sum(exp_difference(within, row_level), axis=-1)
+        total = jnp.sum(weight, axis=3).reshape(q.shape[:-1])
+        value = einsum("bntsh,bnshv->bnthv", weight, blocks[2]).reshape(v.shape)
         for at, own, keys, values in across:
             features = exp_difference(own, _half(level, own.shape[2], at))
             weight = einsum("bnthm,bnshm->bnths", features, keys)
@@ -242,11 +252,11 @@ class Performer(StreamingMechanism):
 
 def _half(x: Array, length: int, at: int) -> Array:
     """Takes one half [B, n, length, ...] of all spans of 2 ``length`` tokens of [B, T, ...]."""
-    return x.reshape(x.shape[0], -1, 2, length, *x.shape[2:])[:, :, at]
+    return x.reshape(len(x), x.shape[1] // length // 2, 2, length, *x.shape[2:])[:, :, at]
 
 
 def _place(x: Array, at: int, filling: float = 0) -> Array:
     """Inverts ``_half``: returns [B, T, ...] with ``filling`` in the other halves."""
     sides = ((0, 0), (0, 0), (at, 1 - at), *((0, 0),) * (x.ndim - 2))
     x = jnp.pad(x[:, :, None], sides, constant_values=filling)
-    return x.reshape(x.shape[0], -1, *x.shape[4:])
+    return x.reshape(len(x), math.prod(x.shape[1:4]), *x.shape[4:])
