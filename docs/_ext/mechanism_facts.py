@@ -45,7 +45,7 @@ def state_bytes(name: str, tokens: int) -> int | None:
     """Bytes of the state of one layer after ``tokens`` tokens; None where there is no state.
 
     One sequence, float32, H = 8 and K = V = 64. Nothing is computed: the shapes are what
-    ``attend`` returns.
+    ``attend`` returns where nothing is merged, as in a layer.
     """
     mechanism = _of_a_layer(name)
     if not mechanism.capabilities.recurrent:
@@ -62,7 +62,10 @@ def state_bytes(name: str, tokens: int) -> int | None:
     }
 
     def state(q, k, v, parameters):
-        return mechanism.attend(q, k, v, is_causal=True, return_state=True, **parameters)[1]
+        parameters |= {"is_causal": True, "return_state": True}
+        if mechanism.merge_field is not None:
+            parameters["initial_state"] = mechanism.init_state(1, HEADS, DIM, DIM, mergeable=False)
+        return mechanism.attend(q, k, v, **parameters)[1]
 
     shapes = jax.eval_shape(
         state, query if mechanism.capabilities.learned_query else keys, keys, keys, parameters

@@ -219,6 +219,7 @@ class ProjectedAttention(nnx.Module):
             max_length,
             dtype=self._compute_dtype(dtype),
             num_latents=self.num_latents,
+            mergeable=False,
         )
 
     def _compute_dtype(self, dtype: DTypeLike | None) -> DTypeLike:
@@ -231,9 +232,13 @@ class ProjectedAttention(nnx.Module):
     def _attend(self, inputs: Projections) -> tuple[Array, State | None]:
         """Returns outputs of the heads [B, T, H, V], and the state if the call needs one."""
         call = inputs.call
+        state = call.state
+        if state is None and call.return_state and self.mechanism.merge_field is not None:
+            # Without an initial state ``attend`` returns a mergeable one, which steps do not need.
+            state = ProjectedAttention.init_state(self, len(inputs.v), dtype=inputs.v.dtype)
         attended = self.mechanism.attend(
             v=inputs.v,
-            initial_state=call.state,
+            initial_state=state,
             return_state=call.return_state,
             form=call.form,
             **self._weight_arguments(inputs),

@@ -152,13 +152,13 @@ def value_dim(mechanism: ops.Mechanism) -> int:
 
 
 def make_state(
-    mechanism: ops.Mechanism, max_length: int | None, dtype: Any, batch: int = BATCH
+    mechanism: ops.Mechanism, max_length: int | None, dtype: Any, batch: int = BATCH, **how: Any
 ) -> Any:
     """The state before the first token; None where there are no states."""
     if not mechanism.capabilities.recurrent:
         return None
     sizes = (batch, HEADS, KEY_DIM, value_dim(mechanism))
-    return mechanism.init_state(*sizes, max_length, dtype=dtype)
+    return mechanism.init_state(*sizes, max_length, dtype=dtype, **how)
 
 
 def attend(mechanism: ops.Mechanism, tokens: Tokens, state: Any = None, **how: Any) -> Any:

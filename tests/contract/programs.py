@@ -187,12 +187,12 @@ def reference(mechanism: ops.Mechanism, is_causal: bool) -> Program:
     return Program(run)
 
 
-def begin(mechanism: ops.Mechanism, *, packed: bool, capacity: int = 2 * LENGTH) -> Any:
+def begin(mechanism: ops.Mechanism, *, packed: bool, capacity: int = 2 * LENGTH, **how: Any) -> Any:
     """The state before the first token, float64; None where there are no states."""
     if not mechanism.capabilities.recurrent:
         return None
     with jax.enable_x64(True):
-        state = cases.make_state(mechanism, capacity, np.float64)
+        state = cases.make_state(mechanism, capacity, np.float64, **how)
         state = jax.tree.map(np.asarray, state)
     nowhere = np.full(cases.BATCH, NO_SEGMENT, np.int32)
     return ops.PackedState(state, nowhere) if packed else state

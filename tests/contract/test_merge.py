@@ -15,6 +15,7 @@ from tests.contract.programs import LENGTH
 from tests.contract.tolerances import assert_close, assert_same_bits
 
 MERGEABLE = cases.offering(lambda can: can.mergeable)
+WITH_MERGE_FIELD = [case for case in MERGEABLE if case.values[0].merge_field is not None]
 CUT = st.integers(0, LENGTH)
 
 
@@ -58,3 +59,25 @@ def test_merge_is_a_monoid(mechanism: ops.Mechanism, data: Any, size: float) -> 
     assert_close(states["right"], whole, np.float64)
     assert_same_bits(states["empty first"], b)
     assert_same_bits(states["empty last"], b)
+
+
+@pytest.mark.parametrize("mechanism", WITH_MERGE_FIELD)
+def test_layers_store_nothing_that_only_merging_reads(mechanism: ops.Mechanism) -> None:
+    """Outputs, gradients and the other fields are the same, with padding and packed segments."""
+    run, tokens = programs.central(mechanism), cases.make_numbers(mechanism, LENGTH)
+    begin = programs.begin(mechanism, packed=True, mergeable=False)
+    weights, field = programs.weigh(run.weights().y, begin), str(mechanism.merge_field)
+    both = cases.make_mask(LENGTH), cases.make_ids(LENGTH)
+    got = run(tokens, *both, weights, begin)
+    want = run(tokens, *both, run.weights().silent._replace(y=weights.y))
+    got_state, want_state = cases.unpacked(got.state), cases.unpacked(want.state)
+    assert_same_bits(got_state, want_state._replace(**{field: None}))
+    assert_same_bits(got.y, want.y)
+    silent = run(tokens, *both, weights.silent._replace(y=weights.y), begin)
+    programs.assert_gradients_close(silent.tokens, want.tokens, np.float64)
+    with jax.enable_x64(True):
+        merged = mechanism.merge(got_state, want_state)
+        whole = mechanism.merge(want_state, want_state)
+        with pytest.raises(ValueError, match=f"the later state has no {field}, so it cannot be"):
+            mechanism.merge(want_state, got_state)
+    assert_close(list(merged), list(whole._replace(**{field: None})), np.float64)

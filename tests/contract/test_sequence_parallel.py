@@ -14,6 +14,7 @@ from tests.contract import cases, programs
 from tests.contract.cases import Tokens
 from tests.contract.programs import LENGTH
 from tests.contract.test_causality import attends, check_state, poison
+from tests.contract.test_merge import WITH_MERGE_FIELD
 from tests.contract.tolerances import assert_close, assert_same_bits
 from tests.meshes import make_mesh
 
@@ -78,16 +79,25 @@ def test_devices_are_one_on_explicit_axes(mechanism: ops.Mechanism) -> None:
     check_devices_are_one(mechanism, True, True, AxisType.Explicit)
 
 
+@pytest.mark.parametrize(
+    "mechanism", cases.slow_unless(lambda m: m.name == "gated_delta", WITH_MERGE_FIELD)
+)
+def test_devices_are_one_for_states_of_layers(mechanism: ops.Mechanism) -> None:
+    check_devices_are_one(mechanism, True, True, AxisType.Auto, mergeable=False)
+
+
 def check_devices_are_one(
     mechanism: ops.Mechanism,
     is_causal: bool,
     packed: bool,
     kind: AxisType,
     make_numbers: Any = cases.make_numbers,
+    *,
+    mergeable: bool = True,
 ) -> None:
     form = cases.central_form(mechanism)
     run = programs.attend(mechanism, is_causal, form)
-    begin = programs.begin(mechanism, packed=packed)
+    begin = programs.begin(mechanism, packed=packed, mergeable=mergeable)
     ids, mask = cases.make_ids(2 * LENGTH), cases.make_mask(2 * LENGTH)
     earlier, tokens = (make_numbers(mechanism, LENGTH, seed=seed) for seed in (1, 0))
     heads = cases.HEADS if tokens.q.ndim == 2 else tokens.q.shape[2]

@@ -36,7 +36,7 @@ def test_facts_of_arguments_of_a_token(module: ModuleType) -> None:
     expected = "`log_decay` [B, S, H] at most 0, `beta` [B, S, H] at least 0 and at most 1"
     assert facts["arguments of a token"] == expected
     assert facts["offers"].endswith("made for queries and keys of length 1, as layers give it")
-    assert module.state_bytes("gated_delta", 1_000) == 8 * 64 * (64 + 64) * 4
+    assert module.state_bytes("gated_delta", 1_000) == 8 * 64 * 64 * 4
     assert "arguments of a token" not in module.facts("retention")
 
 

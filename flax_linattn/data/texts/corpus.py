@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flax_linattn.checks import OptionError, itemize, quote
+from flax_linattn.compilation import user_cache
 from flax_linattn.data.errors import DataFormatError, report_damage
 from flax_linattn.data.files.file_tree import ARCHIVES, FileTree
 from flax_linattn.data.files.text_files import (
@@ -347,9 +347,8 @@ def load_corpus(
 
 
 def token_folder() -> Path:
-    """Folder of token files: flax_linattn/tokens in the user's cache folder (XDG_CACHE_HOME)."""
-    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(cache) / "flax_linattn" / "tokens"
+    """Folder of token files: flax-linattn/tokens in the user's cache folder."""
+    return user_cache() / "flax-linattn" / "tokens"
 
 
 def write_tokens(

@@ -96,6 +96,14 @@ class Mechanism(abc.ABC):
         """Per-token inputs (gates, decays) that ``attend`` and ``step`` take by keyword."""
         return ()
 
+    @property
+    def merge_field(self) -> str | None:
+        """Name of the field of the state, a NamedTuple, that only ``merge`` reads, or None.
+
+        It says how the tokens of a span change the state before them, such as their decay.
+        """
+        return None
+
     # -- the public contract -------------------------------------------------------
 
     @overload
@@ -389,7 +397,8 @@ class Mechanism(abc.ABC):
 
         Args:
             state_a: State of the earlier span.
-            state_b: State of the later span, of the same structure and shapes.
+            state_b: State of the later span, of the same structure and shapes; also where
+                ``state_a`` is not mergeable (see ``init_state``), as the result is then neither.
 
         Raises:
             ValueError: If the mechanism cannot merge states, or the states do not belong together.
@@ -407,12 +416,18 @@ class Mechanism(abc.ABC):
                     "a PackedState belongs to the last segment of its row; merge its .state "
                     "with a state of the same segment, or pass it as initial_state."
                 )
-        checks.check_state_like(self.name, state_b, state_a)
+        if self._lacks_merge_field(state_b):
+            raise ValueError(
+                f"the later state has no {self.merge_field}, so it cannot be merged; compute it "
+                "from init_state(..., mergeable=True) or without an initial_state, not in a layer."
+            )
+        later = self._drop_merge_field(state_b) if self._lacks_merge_field(state_a) else state_b
+        checks.check_state_like(self.name, later, state_a)
 
         return meshes.run_on_automatic_axes(
             self._merge,
             (state_a, state_b),
-            lambda _: output_sharding.merged_state_axes(state_a, state_b),
+            lambda _: output_sharding.merged_state_axes(state_a, later),
         )
 
     def init_state(
@@ -425,6 +440,7 @@ class Mechanism(abc.ABC):
         *,
         dtype: DTypeLike = jnp.float32,
         num_latents: int | None = None,
+        mergeable: bool = True,
     ) -> State:
         """Returns the state before the first token.
 
@@ -438,6 +454,9 @@ class Mechanism(abc.ABC):
             dtype: Dtype of the inputs. The state has its accumulation dtype: float32, or float64
                 for float64.
             num_latents: Number of latents L, if ``capabilities.latents``.
+            mergeable: Whether the states that follow from this one can be the later one of
+                ``merge``. If False, they have None for ``merge_field``, as in layers:
+                ``gated_delta`` then stores K V numbers per head, not K (K + V).
 
         Raises:
             ValueError: If the mechanism has no state, or none for this length or for latents.
@@ -450,9 +469,10 @@ class Mechanism(abc.ABC):
                 "num_latents."
             )
         sums = accumulation_dtype(dtype)
-        return self._init_state(
+        state = self._init_state(
             StateSizes(batch_size, num_heads, key_dim, value_dim, max_length, sums, num_latents)
         )
+        return state if mergeable else self._drop_merge_field(state)
 
     def reference(
         self,
@@ -600,10 +620,19 @@ class Mechanism(abc.ABC):
         return poison_state(state, marked, *self._head_shapes(call))
 
     def _empty_state(self, call: Call, batch_size: int, num_heads: int) -> State:
-        """Returns the state of no tokens, for the channels and queries of a call."""
+        """Returns the state of no tokens, for the channels, queries and state of a call."""
         sizes = (call.k.shape[-1], call.v.shape[-1], None, accumulation_dtype(call.v.dtype))
         latents = count_latents(self.capabilities, call.q)
-        return self._init_state(StateSizes(batch_size, num_heads, *sizes, latents))
+        state = self._init_state(StateSizes(batch_size, num_heads, *sizes, latents))
+        return self._drop_merge_field(state) if self._lacks_merge_field(call.state) else state
+
+    def _lacks_merge_field(self, state: State | None) -> bool:
+        if self.merge_field is None or state is None:
+            return False
+        return getattr(state, self.merge_field, state) is None
+
+    def _drop_merge_field(self, state: State) -> State:
+        return state if self.merge_field is None else state._replace(**{self.merge_field: None})
 
     def _head_shapes(self, call: Call) -> Iterator[State]:
         """Yields the shapes of the states of one head and of two."""

@@ -33,7 +33,7 @@ from flax_linattn.ops.contract.numerics import einsum, match_varying_axes, safe_
 from flax_linattn.ops.engine.block_plan import BlockPlan, add_to_block, put_block, take_block
 from flax_linattn.ops.engine.double_float import DoubleFloat
 from flax_linattn.ops.engine.forms import BlockSizes, PerPlatform, block_sizes
-from flax_linattn.ops.engine.tiles import fill
+from flax_linattn.ops.engine.tiles import fill, swap_heads
 from flax_linattn.typing import Array
 
 
@@ -52,7 +52,7 @@ class Offsets(NamedTuple):
 
     def by_head(self) -> Offsets:
         """Moves heads before time: [B, H, T] and [B, H, S]."""
-        by_head: Offsets = jax.tree.map(lambda x: jnp.swapaxes(x, 1, 2), self)
+        by_head: Offsets = jax.tree.map(swap_heads, self)
         return by_head
 
     def differences(self) -> Array:
@@ -217,12 +217,12 @@ class Tokens(NamedTuple):
 
 def _by_head(x: Array, size: int, filling: float = 0) -> Array:
     """Converts [B, T, H, ...] to [B, H, T', ...], filled up to a multiple of ``size``."""
-    return jnp.swapaxes(fill(x, size, constant_values=filling), 1, 2)
+    return swap_heads(fill(x, size, constant_values=filling))
 
 
 def _by_token(x: Array, length: int) -> Array:
     """Converts [B, H, T', ...] to [B, T, H, ...]."""
-    return jnp.swapaxes(x, 1, 2)[:, :length]
+    return swap_heads(x)[:, :length]
 
 
 @dataclasses.dataclass(frozen=True)

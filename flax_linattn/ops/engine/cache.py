@@ -26,7 +26,7 @@ from flax_linattn.ops.contract.state import StateSizes, register_state, unpack_s
 from flax_linattn.ops.engine.chunks import scan_chunks
 from flax_linattn.ops.engine.forms import choose_form
 from flax_linattn.ops.engine.primal_only import primal_only
-from flax_linattn.ops.engine.tiles import gather_time
+from flax_linattn.ops.engine.tiles import gather_time, swap_heads
 from flax_linattn.typing import Array, Outputs, OutputStep, Parameters, State, Visible
 
 CACHE_DTYPES = ("bfloat16", "float16", "float32", "float64")
@@ -137,7 +137,7 @@ def write_slots(cached: Array, slots: Array, new: Array) -> Array:
     """
     rows, heads = (jnp.arange(size, dtype=jnp.int32) for size in cached.shape[:2])
     at = cached.at[rows[:, None, None], heads[:, None], slots[:, None]]
-    return at.set(jnp.swapaxes(new, 1, 2).astype(cached.dtype), mode="drop")
+    return at.set(swap_heads(new).astype(cached.dtype), mode="drop")
 
 
 def forget(x: Array, restart: Array | None) -> Array:
@@ -325,7 +325,7 @@ class CacheMechanism(Mechanism):
         earlier = cache.time_ordered if cached else cache
         if cached:
             k, v, per_token = jax.tree.map(
-                lambda old, new: jnp.concatenate([by_token(old).astype(new.dtype), new], axis=1),
+                lambda old, new: jnp.concatenate([swap_heads(old).astype(new.dtype), new], axis=1),
                 (earlier.key, earlier.value, _hide(cache.per_token, cache.is_used)),
                 (k, v, per_token),
             )
@@ -451,9 +451,9 @@ class CacheMechanism(Mechanism):
         slots = self._slots(q, cache, cache.is_used, parameters, 0)._replace(per_pair=per_pair)
         sums = self.init_sums(q, slots.v)
         if sums is not None:
-            y = by_token(self.mean_of_sums(self.update_sums(sums, q, slots), q))
+            y = swap_heads(self.mean_of_sums(self.update_sums(sums, q, slots), q))
             return per_pair.poison(y, per_pair.visible_pairs(visible))[:, 0]
-        q, k, v, per_token = jax.tree.map(by_token, (q, slots.k, slots.v, slots.per_token))
+        q, k, v, per_token = jax.tree.map(swap_heads, (q, slots.k, slots.v, slots.per_token))
         per_key = self.prepare_per_token(per_token)
         last = jnp.clip(cache.length - 1, 0, cache.capacity - 1)[:, None]
         per_query = jax.tree.map(lambda x: gather_time(x, last), per_key)
@@ -523,18 +523,9 @@ class CacheMechanism(Mechanism):
         check_state_like(self.name, state, expected)
 
 
-def by_token(x: Array) -> Array:
-    """Converts [B, H, S, ...] to [B, S, H, ...]."""
-    return jnp.swapaxes(x, 1, 2)
-
-
 def _hide(per_token: Parameters, visible: Array) -> Parameters:
     """Zeroes per-token inputs [B, H, S, ...] of slots that are not visible [B, S]."""
-
-    def hide(x: Array) -> Array:
-        keep = jnp.expand_dims(visible, (1, *range(3, x.ndim)))
-        return jnp.where(keep, x, jnp.zeros_like(x))
-
+    hide = jax.vmap(lambda x: masks.zero_padding(x, visible), 1, 1)  # head by head
     return jax.tree.map(hide, per_token)
 
 

@@ -17,9 +17,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import jax
 import jax.numpy as jnp
 
 from flax_linattn.ops.contract.numerics import einsum
+from flax_linattn.ops.engine.tiles import swap_heads
 from flax_linattn.typing import Array
 
 
@@ -68,6 +70,12 @@ def suffix_sums(a: Array) -> Array:
         [-7.0, -6.0, -4.0]
     """
     return jnp.flip(prefix_sums(jnp.flip(a, axis=-2)), axis=-2)
+
+
+def add(span: Array, a: Array) -> Array:
+    """Adds log-decays to the sum over the span before, which is None where no one merges it."""
+    total: Array = jax.tree.map(lambda before: before + a, span)
+    return total
 
 
 def pairwise_sums(a: Array) -> Array:
@@ -167,5 +175,4 @@ def _join_halves(own: Array, across: Array, *, above: float) -> Array:
 
 def by_head(x: Array) -> Array:
     """Moves heads before time: [B, C, H, ...] to [B, H, C, ...], [B, C, H] to [B, H, C, 1]."""
-    x = x[..., None] if x.ndim == 3 else x
-    return jnp.swapaxes(x, 1, 2)
+    return swap_heads(x[..., None] if x.ndim == 3 else x)

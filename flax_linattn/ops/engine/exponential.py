@@ -16,6 +16,7 @@ from jaxtyping import Float
 
 from flax_linattn.ops.contract.numerics import exp_difference, safe_divide
 from flax_linattn.ops.contract.state import register_state
+from flax_linattn.ops.engine import decays
 from flax_linattn.typing import Array
 
 
@@ -66,7 +67,7 @@ class ForgettingState(NamedTuple):
     sum would round away the smaller of the two.
 
     Attributes:
-        log_decay: Sum of the log-decays of the tokens [...].
+        log_decay: Sum of the log-decays of the tokens [...]; None if the state is not mergeable.
         m: Score of the token with the largest weight [...], -inf when empty.
         fallen: Sum of the log-decays since that token [...].
         u: Sum of exp(score - m - fallen) [...].
@@ -95,7 +96,7 @@ class ForgettingState(NamedTuple):
         """Merges two consecutive spans; associative, because decays add up."""
         # All later tokens lower the earlier scores alike, so the level alone decays, not u and w.
         sums = self.sums.decay(later.log_decay).merge(later.sums)
-        return ForgettingState.from_sums(self.log_decay + later.log_decay, sums)
+        return ForgettingState.from_sums(decays.add(self.log_decay, later.log_decay), sums)
 
 
 class Level(NamedTuple):

@@ -2,9 +2,10 @@
 
 A span of tokens maps the state S [K, V] before it to the state after it, S -> M S + N. Gated linear
 attention has M = diag(exp(a)) with log-decays a, the delta rule a full matrix. A state describes M
-in its first field and holds N in its field ``value``. Two maps compose, so two spans merge. Outputs
-do not depend on M, so it is None where no state is returned. Chunks are processed by matrix
-products. Packed segments need no masks: a log-decay of -inf at their first token resets the state.
+in its field ``merge_field`` and holds N in its field ``value``. Two maps compose, so two spans
+merge. Outputs do not depend on M, so it is None in layers, and where no state is returned. Chunks
+are processed by matrix products. Packed segments need no masks: a log-decay of -inf at their first
+token resets the state.
 """
 
 from __future__ import annotations
@@ -118,8 +119,6 @@ class GatedMechanism(StreamingMechanism):
         if span.starts is None:
             return before
         nothing = self._identity_state(span.tokens["k"], span.tokens["v"])
-        if before[0] is None:
-            nothing = drop_transition(nothing)
         return prefix.select(span.segment_index[:, -1] == 0, before, nothing)
 
     def span_state_and_outputs(
@@ -141,7 +140,7 @@ class GatedMechanism(StreamingMechanism):
         if call.k.shape[1] == 0:
             return tokens["v"], state
         if not call.return_state:
-            state = drop_transition(state)
+            state = self._drop_merge_field(state)
         # Padding is zeros, which change nothing, so only packed segments need a mask.
         span = prefix.Span(tokens, call.mask if call.segments is not None else None, call.starts)
         if call.segments is not None and span.mask is None:
@@ -168,11 +167,6 @@ class GatedMechanism(StreamingMechanism):
         if call.mask is not None:
             state = prefix.select(call.mask, state, call.state)
         return self.read(q, state), state
-
-
-def drop_transition(state: State) -> State:
-    """Returns a state without M, which outputs do not need."""
-    return type(state)(None, state.value)
 
 
 def tokens_with_resets(span: prefix.Span) -> dict[str, Array]:

@@ -29,6 +29,7 @@ from flax_linattn.ops.engine import prefix
 from flax_linattn.ops.engine.forms import MAX_CACHED_FEATURES, PerPlatform, chunk_sizes
 from flax_linattn.ops.engine.kernel_scan import kernel_scan, plain_scan
 from flax_linattn.ops.engine.streaming import StreamingMechanism
+from flax_linattn.ops.engine.tiles import swap_heads
 from flax_linattn.typing import Array, Outputs, OutputStep, State
 
 
@@ -43,11 +44,6 @@ class KernelState(NamedTuple):
 
     value: Float[Array, "B H F V"]
     normalizer: Float[Array, "B H F"]
-
-
-def _by_head(x: Array) -> Array:
-    """Swaps time and heads: [B, T, H, ...] to [B, H, T, ...], and back."""
-    return jnp.swapaxes(x, 1, 2)
 
 
 def _columns(features: Array) -> Array:
@@ -149,7 +145,7 @@ class KernelMechanism(StreamingMechanism):
     def _read_sums(self, q: Array, state: KernelState) -> tuple[Array, Array, Array]:
         if q.ndim == 4 and state.normalizer.shape[1] == 1:  # one state for all queries
             shared = jax.tree.map(lambda s: s[:, 0], state)
-            value, normalizer, count = map(_by_head, self._shared_sums(_by_head(q), shared))
+            value, normalizer, count = map(swap_heads, self._shared_sums(swap_heads(q), shared))
             return value, normalizer, count
         features = self.query_features(q)
         value = einsum("...f,...fv->...v", features, state.value)
@@ -245,7 +241,7 @@ class KernelMechanism(StreamingMechanism):
         if keep is not None:
             keep = jnp.broadcast_to(keep[:, None], (k.shape[0], k.shape[2], k.shape[1]))
         size = k.shape[1] * self._identity_state(k, v).normalizer.size
-        return _map_heads(head, size, _by_head(k), _by_head(v), keep)
+        return _map_heads(head, size, swap_heads(k), swap_heads(v), keep)
 
     def _weighted_sums(
         self,
@@ -255,7 +251,7 @@ class KernelMechanism(StreamingMechanism):
         outside: list[tuple[KernelState, Array | None]],
     ) -> tuple[Array, Array, Array]:
         """Sums over the visible tokens, plus states that some rows also read."""
-        q, k, v = map(_by_head, (q, tokens["k"], tokens["v"]))
+        q, k, v = map(swap_heads, (q, tokens["k"], tokens["v"]))
         weight = self.kernel(q, k)
         weight = jnp.where(visible[:, None], weight, jnp.zeros_like(weight))
         normalizer = jnp.sum(weight, axis=3)
@@ -271,7 +267,7 @@ class KernelMechanism(StreamingMechanism):
             row_mask = None if rows is None else jnp.broadcast_to(rows[:, None], normalizer.shape)
             more = self._shared_sums(q, state)
             sums = jax.tree.map(lambda a, b, m=row_mask: a + masks.zero_padding(b, m), sums, more)
-        value, normalizer, count = map(_by_head, sums)
+        value, normalizer, count = map(swap_heads, sums)
         return value, normalizer, count
 
     def _step(self, call: StepCall) -> tuple[OutputStep, State]:

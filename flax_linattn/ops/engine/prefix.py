@@ -201,14 +201,19 @@ def broadcast_read(
 
 
 def select(condition: Array, on_true: State, on_false: State) -> State:
-    """Selects whole states; ``condition`` [B, T] or [B] spans their leading axes."""
+    """Selects whole states; ``condition`` [B, T] or [B] spans their leading axes.
 
-    def choose(t: Array, f: Array) -> Array:
+    A field that is None in one of them is None in the result.
+    """
+
+    def choose(t: Array | None, f: Array | None) -> Array | None:
+        if t is None or f is None:
+            return None
         return jnp.where(
             condition.reshape(condition.shape + (1,) * (t.ndim - condition.ndim)), t, f
         )
 
-    return jax.tree.map(choose, on_true, on_false)
+    return jax.tree.map(choose, on_true, on_false, is_leaf=lambda x: x is None)
 
 
 def scan(

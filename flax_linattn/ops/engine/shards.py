@@ -123,6 +123,10 @@ class SequenceParallel(Mechanism):
     def token_arguments(self) -> tuple[TokenArgument, ...]:
         return self.inner.token_arguments
 
+    @property
+    def merge_field(self) -> str | None:
+        return self.inner.merge_field
+
     def _init_state(self, sizes: StateSizes) -> State:
         return self.inner._init_state(sizes)
 

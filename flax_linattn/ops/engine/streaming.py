@@ -175,6 +175,6 @@ class StreamingMechanism(Mechanism):
 
     def _check_state(self, state: State, q: Array, k: Array, v: Array) -> None:
         latents = count_latents(self.capabilities, q)
-        check_state_like(
-            self.name, state, jax.eval_shape(lambda: self._identity_state(k, v, latents))
-        )
+        like = jax.eval_shape(lambda: self._identity_state(k, v, latents))
+        lacks = self._lacks_merge_field(state)
+        check_state_like(self.name, state, self._drop_merge_field(like) if lacks else like)

@@ -12,6 +12,11 @@ from flax_linattn.typing import Array
 Tree = TypeVar("Tree")
 
 
+def swap_heads(x: Array) -> Array:
+    """Swaps time and heads: [B, T, H, ...] to [B, H, T, ...], and back."""
+    return jnp.swapaxes(x, 1, 2)
+
+
 def fill(x: Array, size: int, **how: Any) -> Array:
     """Pads ``x`` [B, T, ...] at the end to a multiple of ``size``; options as in ``jnp.pad``."""
     filler = -x.shape[1] % size

@@ -61,6 +61,7 @@ class ForgettingAaren(LearnedQueryMechanism):
         "Aaren with a forget gate (per-token decay) (ours, after Lin et al., 2025)"
     )
     token_arguments: ClassVar[tuple[TokenArgument, ...]] = (LOG_DECAY,)
+    merge_field: ClassVar[str] = "log_decay"
 
     def _init_state(self, sizes: StateSizes) -> ForgettingState:
         return exponential.empty_forgetting_state(

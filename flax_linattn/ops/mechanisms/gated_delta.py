@@ -20,8 +20,8 @@ With beta up to 2, I - beta k k^T has the eigenvalue 1 - beta in [-1, 1] instead
 may negate what its key stores, so that one layer can count modulo 2 (Grazzi et al., "Unlocking
 state-tracking in linear RNNs through negative eigenvalues", ICLR 2025).
 
-Spans merge as affine maps, S -> M S + N, so a state also stores ``transition``: K more numbers per
-key channel than ``step`` alone would need.
+Spans merge as affine maps, S -> M S + N, so a mergeable state also has ``transition``: K more
+numbers per key channel than ``step`` needs and layers store.
 
 Keys and queries should have length 1, as layers make them. For longer keys 1 - beta |k|^2 can be
 below -1, and the state grows without bound, as in the formula.
@@ -33,6 +33,7 @@ paper's short convolutions, normalization and output gate are not included.
 from __future__ import annotations
 
 import dataclasses
+from functools import partial
 from typing import ClassVar, NamedTuple
 
 import jax
@@ -56,7 +57,7 @@ class GatedDeltaState(NamedTuple):
     """Affine map of a span, S -> transition S + value.
 
     Attributes:
-        transition: Matrix M of shape [B, H, K, K]. None within a call that returns no state.
+        transition: Matrix M of shape [B, H, K, K]; None if the state is not mergeable.
         value: Matrix N of shape [B, H, K, V], equal to S if nothing came before the span.
     """
 
@@ -99,6 +100,7 @@ class GatedDelta(GatedMechanism):
         constant_memory=True, noncausal=False, cross=False, mergeable=True, unit_vectors=True
     )
     parameters: ClassVar[tuple[str, ...]] = ("scale",)
+    merge_field: ClassVar[str] = "transition"
 
     allow_neg_eigval: bool = False
 
@@ -112,10 +114,9 @@ class GatedDelta(GatedMechanism):
         return GatedDeltaState(one, jnp.zeros((*rows, keys, sizes.value_dim), sizes.dtype))
 
     def _merge(self, state_a: GatedDeltaState, state_b: GatedDeltaState) -> GatedDeltaState:
-        return GatedDeltaState(
-            einsum("...ij,...jk->...ik", state_b.transition, state_a.transition),
-            einsum("...ij,...jv->...iv", state_b.transition, state_a.value) + state_b.value,
-        )
+        after = partial(einsum, "...ij,...jv->...iv", state_b.transition)
+        transition, value = jax.tree.map(after, state_a)
+        return GatedDeltaState(transition, value + state_b.value)
 
     def chunk_state(self, tokens: dict[str, Array], before: GatedDeltaState) -> GatedDeltaState:
         return self._chunk_state(tokens, _solve_writes(tokens), before)

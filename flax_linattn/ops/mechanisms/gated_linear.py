@@ -46,8 +46,8 @@ class GatedLinearState(NamedTuple):
     """Decay of a span, and the state that it adds.
 
     Attributes:
-        log_decay: Sum of the log-decays [B, H, K], or [B, H, 1] for one decay per head. None within
-            a call that returns no state.
+        log_decay: Sum of the log-decays [B, H, K], or [B, H, 1] for one decay per head. None if the
+            state is not mergeable.
         value: State S of shape [B, H, K, V].
     """
 
@@ -62,6 +62,7 @@ class DecayedSums(GatedMechanism):
     capabilities: ClassVar[Capabilities] = Capabilities(
         constant_memory=True, noncausal=False, cross=False, mergeable=True
     )
+    merge_field: ClassVar[str] = "log_decay"
 
     def _channels(self, key_dim: int) -> int:
         """Returns the number of log-decays per head."""
@@ -76,15 +77,15 @@ class DecayedSums(GatedMechanism):
 
     def _merge(self, state_a: GatedLinearState, state_b: GatedLinearState) -> GatedLinearState:
         left = jnp.exp(state_b.log_decay)[..., None] * state_a.value
-        return GatedLinearState(state_a.log_decay + state_b.log_decay, left + state_b.value)
+        log_decay = decays.add(state_a.log_decay, state_b.log_decay)
+        return GatedLinearState(log_decay, left + state_b.value)
 
     def chunk_state(self, tokens: dict[str, Array], before: GatedLinearState) -> GatedLinearState:
         k, v, a = map(by_head, (tokens["k"], tokens["v"], tokens["log_decay"]))
         added = einsum("bhck,bhcv->bhkv", k * jnp.exp(decays.exclusive_suffix_sums(a)), v)
-        decay, log_decay = jnp.sum(a, axis=2), before.log_decay
-        if log_decay is not None:
-            log_decay = log_decay + decay
-        return GatedLinearState(log_decay, jnp.exp(decay)[..., None] * before.value + added)
+        decay = jnp.sum(a, axis=2)
+        value = jnp.exp(decay)[..., None] * before.value + added
+        return GatedLinearState(decays.add(before.log_decay, decay), value)
 
     def chunk_outputs(self, q: Array, tokens: dict[str, Array], before: GatedLinearState) -> Array:
         q, k, v, a = map(by_head, (q, tokens["k"], tokens["v"], tokens["log_decay"]))

@@ -42,11 +42,16 @@ from flax_linattn.ops.engine.features import clip_key
 from flax_linattn.ops.engine.forms import even_chunk_size
 from flax_linattn.ops.engine.random_features import orthogonal_gaussian
 from flax_linattn.ops.engine.streaming import StreamingMechanism
+from flax_linattn.ops.engine.tiles import fill
 from flax_linattn.typing import Array, Keys, Outputs, Parameters, State, Values, Visible
 
 TILE_TOKENS = 16
-"""Tokens per tile, within which weights are computed pair by pair. Larger tiles read and write
-fewer states, but compute more pairs."""
+"""Tokens per tile, within which weights are computed for pairs of tokens. Larger tiles read and
+write fewer states, but compute more pairs."""
+
+BLOCK_TOKENS = 4
+"""Tokens per block of a tile, within which features are computed for pairs of tokens. On a CPU the
+gradient of tiles took 1.1 times as long with blocks of 1 or 2, and 1.3 times with blocks of 8."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -124,9 +129,8 @@ class Performer(StreamingMechanism):
             if length > TILE_TOKENS:  # too many pairs
                 return scanned.state_and_outputs(q, span, before, after, is_causal)
             outside = span.outside_states(before, after)
-            y = self._tile_outputs(
-                self._require_query(q), span.tokens, span.visible(is_causal), outside
-            )
+            visible, q = span.visible(is_causal), self._require_query(q)
+            y = self._tile_outputs(q, span.tokens, visible, outside, is_causal)
             return prefix.advance(monoid, span, before), y
 
         def tile(before: State, now: tuple[Array | None, prefix.Span]) -> tuple[State, Array]:
@@ -156,31 +160,60 @@ class Performer(StreamingMechanism):
         tokens: dict[str, Array],
         visible: Visible,
         outside: list[tuple[State, Array | None]],
+        is_causal: bool,
     ) -> Array:
         """Computes outputs from the visible tokens, and from states that some rows also read.
 
-        Features are multiplied as sums of their logarithms. A maximum over keys for each feature
-        could come from a key that is invisible to a row, and relative to it the visible keys could
-        all underflow.
+        Features are products of two factors, of a query and of a key relative to the maximum over
+        keys. It must not come from a key that is invisible to the query: relative to it, the
+        visible keys could all underflow. So the tile is split in halves, and each half again down
+        to blocks of pairs: all queries of a half that read keys of the other half read the same.
         """
-        k, v = tokens["k"], tokens["v"]
-        score = jnp.where(visible[..., None, None], q[:, :, None] + k[:, None], -jnp.inf)
-        level = jnp.max(score, axis=(2, 4))
-        more = []
+        size, full = q.shape[1], max(BLOCK_TOKENS, 1 << (q.shape[1] - 1).bit_length())
+        q, k, v = (fill(x, full) for x in (q, tokens["k"], tokens["v"]))
+        visible = jnp.pad(visible, ((0, 0), (0, full - size), (0, full - size)))
+        split = full // BLOCK_TOKENS, BLOCK_TOKENS
+        blocks = [x.reshape(len(x), *split, *x.shape[2:]) for x in (q, k, v)]
+        pairs = visible.reshape(len(visible), *split, *split)
+        sees = jnp.moveaxis(jnp.diagonal(pairs, axis1=1, axis2=3), 3, 1)[..., None, None]
+        within = jnp.where(sees, blocks[0][:, :, :, None] + blocks[1][:, :, None], -jnp.inf)
+        level = jnp.max(within, axis=(3, 5)).reshape(q.shape[:-1])
+        across, more = [], []
+        for length in (1 << i for i in range(BLOCK_TOKENS.bit_length() - 1, full.bit_length() - 1)):
+            halves = full // length // 2, 2, length
+            pairs = visible.reshape(len(visible), *halves, *halves)
+            for at in (1,) if is_causal else (1, 0):
+                keys, values = (_half(x, length, 1 - at) for x in (k, v))
+                sees = jnp.diagonal(pairs[:, :, at, :, :, 1 - at], axis1=1, axis2=3)
+                readers, keep = (
+                    jnp.moveaxis(jnp.any(sees, i), 2, 1)[..., None, None] for i in (2, 1)
+                )
+                keys = jnp.where(keep, keys, -jnp.inf)
+                m = jax.lax.stop_gradient(jnp.max(keys, axis=2, keepdims=True))  # it cancels
+                own = jnp.where(readers, _half(q, length, at) + m, -jnp.inf)
+                level = jnp.maximum(level, _place(jnp.max(own, axis=-1), at, -jnp.inf))
+                across.append((at, own, exp_difference(keys, m), values))
         for state, rows in outside:
             own = q + state.m[:, None]
             if rows is not None:
-                own = jnp.where(rows[..., None, None], own, -jnp.inf)
+                own = jnp.where(fill(rows, full)[..., None, None], own, -jnp.inf)
             more.append((own, state))
             level = jnp.maximum(level, jnp.max(own, axis=-1))
-        level = jax.lax.stop_gradient(level)  # it cancels
-        weight = jnp.sum(exp_difference(score, level[:, :, None, :, None]), axis=-1)
-        value, total = einsum("btsh,bshv->bthv", weight, v), jnp.sum(weight, axis=2)
+        level = jax.lax.stop_gradient(level)[..., None]  # it cancels
+        row_level = level.reshape(*within.shape[:3], 1, q.shape[2], 1)
+        weight = jnp.sum(exp_difference(within, row_level), axis=-1)
+        total = jnp.sum(weight, axis=3).reshape(q.shape[:-1])
+        value = einsum("bntsh,bnshv->bnthv", weight, blocks[2]).reshape(v.shape)
+        for at, own, keys, values in across:
+            features = exp_difference(own, _half(level, own.shape[2], at))
+            weight = einsum("bnthm,bnshm->bnths", features, keys)
+            value = value + _place(einsum("bnths,bnshv->bnthv", weight, values), at)
+            total = total + _place(jnp.sum(weight, axis=-1), at)
         for own, state in more:
-            features = exp_difference(own, level[..., None])
+            features = exp_difference(own, level)
             value = value + einsum("bthm,bhmv->bthv", features, state.w)
             total = total + einsum("bthm,bhm->bth", features, state.u)
-        return safe_divide(value, total[..., None])
+        return safe_divide(value, total[..., None])[:, :size]
 
     def _reference(
         self, q: Array, k: Keys, v: Values, visible: Visible, parameters: Parameters
@@ -215,3 +248,15 @@ class Performer(StreamingMechanism):
         omega = projection.astype(q.dtype)
         q_log, k_log = einsum("...k,mk->...m", q, omega), einsum("...k,mk->...m", k, omega)
         return q_log, k_log - jnp.sum(k * k, axis=-1, keepdims=True) / 2
+
+
+def _half(x: Array, length: int, at: int) -> Array:
+    """Takes one half [B, n, length, ...] of all spans of 2 ``length`` tokens of [B, T, ...]."""
+    return x.reshape(len(x), x.shape[1] // length // 2, 2, length, *x.shape[2:])[:, :, at]
+
+
+def _place(x: Array, at: int, filling: float = 0) -> Array:
+    """Inverts ``_half``: returns [B, T, ...] with ``filling`` in the other halves."""
+    sides = ((0, 0), (0, 0), (at, 1 - at), *((0, 0),) * (x.ndim - 2))
+    x = jnp.pad(x[:, :, None], sides, constant_values=filling)
+    return x.reshape(len(x), math.prod(x.shape[1:4]), *x.shape[4:])

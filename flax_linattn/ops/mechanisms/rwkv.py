@@ -71,6 +71,7 @@ class RWKV(StreamingMechanism):
     )
     parameters: ClassVar[tuple[str, ...]] = ("time_decay", "time_first")
     reads_only_state: ClassVar[bool] = False
+    merge_field: ClassVar[str] = "log_decay"
     scan: ClassVar[str] = "channels"
 
     def learned_parameters(self, num_heads: int, key_dim: int) -> dict[str, LearnedParameter]:

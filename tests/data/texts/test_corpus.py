@@ -545,7 +545,7 @@ def test_a_second_process_waits_for_the_tokens(tmp_path, bpe, monkeypatch, capsy
 
 def test_the_default_folder(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert token_folder() == tmp_path / "flax_linattn" / "tokens"
+    assert token_folder() == tmp_path / "flax-linattn" / "tokens"
     path = tmp_path / "a.txt"
     path.write_bytes(TEXT)
     tokens = write_tokens(TextSource(path, has_documents=True), BYTES, token_folder())
