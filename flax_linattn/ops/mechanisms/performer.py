@@ -50,8 +50,8 @@ TILE_TOKENS = 16
 write fewer states, but compute more pairs."""
 
 BLOCK_TOKENS = 4
-"""Tokens per block of a tile, within which features are computed for pairs of tokens. On a CPU the
-gradient of tiles took 1.1 times as long with blocks of 1 or 2, and 1.3 times with blocks of 8."""
+"""Tokens per block of a tile, within which features are computed for pairs of tokens. On a CPU a
+gradient took as long with blocks of 1 or 2, which compile longer, and 1.2 times as long with 8."""
 
 
 @dataclasses.dataclass(frozen=True)
