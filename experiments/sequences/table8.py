@@ -76,7 +76,8 @@ def judge_gain(data: str, mechanism: str) -> Judge:
         difference = interval(gains(rows, data, mechanism))
         conv, linear = DATA_SETS[data].paper_conv
         paper = f" (paper {conv - linear:+.1f})" if mechanism == "taylorshift" else ""
-        return Verdict(ahead(difference), f"{text(difference, 1)} points{paper}")
+        word = ahead(difference, conv - linear if paper else None)
+        return Verdict(word, f"{text(difference, 1)} points{paper}")
 
     return judge
 
