@@ -12,6 +12,7 @@ from typing import Any
 
 import jax
 
+from experiments import stale
 from experiments.experiment import Experiment
 from experiments.pages import write_page
 from experiments.statements import Rows, Statement, statements_table
@@ -67,8 +68,10 @@ class Measured(Experiment):
         results = json.loads(stored.read_text())
         rows = results["rows"]
         self._plot(rows, stored)
+        changed = stale.what_changed(f"{self.folder.name}/{stored.stem}")
         facts = [
             ["measured", source_line(results)],
+            *([["stale", f"the code of {changed} has changed since"]] if changed else []),
             ["paper", self.about],
             ["sizes", ", ".join(f"{k} {_text(v)}" for k, v in results["size"].items())],
             ["left out", self.left_out[scale]],

@@ -33,7 +33,8 @@ class EfficiencyResult(SphinxDirective):
         if not (results / f"{name}.py").is_file():
             raise self.error(f"{results} has no experiment {name}")
         # One of a single size has no scale in its name, as the suite of ratios.
-        found = [results / f"{name}.md", *(results / f"{name}-{scale}.md" for scale in DEVICES)]
+        found = [results / f"{name}.md", *sorted(results.glob(f"{name}-*.md"))]
+        found = [page for page in found if not page.stem.endswith("-quick")]
         found += sorted(ACCELERATORS.glob(f"*/{name}-paper.md"))
         lines: list[str] = []
         for page in filter(Path.is_file, found):

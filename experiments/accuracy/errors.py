@@ -171,7 +171,7 @@ EXPERIMENT = Measured(
     measure=measure,
     table=table,
     left_out={
-        "": "gates and decays of tokens beyond 1,000 tokens, because references sum them over all pairs; "
+        "": "gates and decays beyond 1,000 tokens, because references sum them over all pairs; "
         "longer sequences: at 16,000 tokens the float64 reference of a mechanism whose weights "
         "differ by channel takes 12 minutes, and that of bidirectional_aaren 48 GB"
     },
