@@ -178,7 +178,7 @@ def render(folder: Path = FOLDER) -> str:
     """Writes the page of the stored list and returns it."""
     results = measured_results()
     lines = [
-        [f"[{name}]({name}.md)", f"{result['commit']}, {result['date']}", what_changed(name)]
+        [f"`{name}`", f"{result['commit']}, {result['date']}", what_changed(name)]
         for name, result in results.items()
         if what_changed(name)
     ]

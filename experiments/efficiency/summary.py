@@ -50,12 +50,12 @@ NOT_MEASURED = (
     Statement(
         "Element-wise attention, table 1",
         "linear attention takes D^2 for each token, in training and inference",
-        why="`growth` measures linear attention and EA-series in turns, but at one number of channels",
+        why="`growth` measures linear attention and EA-series in turns, but at one D",
     ),
     Statement(
         "Element-wise attention, table 1",
         "AFT takes D for each pair of tokens in training, and for each token held in inference",
-        why="`growth` measures AFT and EA-series in turns, but at one number of channels",
+        why="`growth` measures AFT and EA-series in turns, but at one D",
     ),
     Statement(
         "Element-wise attention, section 3.4",

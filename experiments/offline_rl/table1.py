@@ -307,6 +307,7 @@ WINDOW = "window"
 
 EXPERIMENT = Measured(
     module="experiments.offline_rl.table1",
+    extras="plots,rl",
     about="Aaren, table 1: offline reinforcement learning; Aaren performs competitively",
     sizes={"": Size()},
     measure=measure,

@@ -251,6 +251,7 @@ def _simple(rows: Rows, data: str) -> dict[str, float]:
 
 EXPERIMENT = Measured(
     module="experiments.sequences.table3",
+    extras="plots,images",
     about="TaylorShift, table 3: accuracy on CIFAR-10 pixels, IMDB bytes, ListOps and ImageNet",
     sizes={"": Size()},
     measure=measure,

@@ -98,6 +98,7 @@ def table(rows: Rows, size: Size) -> str:
 
 EXPERIMENT = Measured(
     module="experiments.sequences.table5",
+    extras="plots,images",
     about="TaylorShift, table 5: accuracy on CIFAR-10 pixels with more heads",
     sizes={"": Size()},
     measure=measure,

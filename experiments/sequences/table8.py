@@ -105,6 +105,7 @@ def table(rows: Rows, size: Size) -> str:
 
 EXPERIMENT = Measured(
     module="experiments.sequences.table8",
+    extras="plots,images",
     about="TaylorShift, table 8: accuracy with a linear and with a convolutional embedding",
     sizes={"": Size()},
     measure=measure,
