@@ -130,18 +130,24 @@ def compare(stored: Mapping[str, Any], again: Mapping[str, Any], max_lines: int 
     before, now = dict(leaves(stored)), dict(leaves(again))
     names = [*before, *(name for name in now if name not in before)]
     times = [name for name in names if _is_time(name)]
-    others = [name for name in names if name not in times]
-    differing = [name for name in others if before.get(name) != now.get(name)]
-    order = [*differing, *(name for name in others if name not in differing), *times]
+    alone = [name for name in names if (name in before) != (name in now) and name not in times]
+    both = [name for name in names if name not in times and name not in alone]
+    differing = [name for name in both if before[name] != now[name]]
+    order = [*differing, *alone, *(name for name in both if name not in differing), *times]
     lines = [
         [name, str(before.get(name, "-")), str(now.get(name, "-"))] for name in order[:max_lines]
     ]
-    summary = f"{len(others) - len(differing)} of {len(others)} values are equal"
-    if differing:
-        summary += f"; the largest relative difference is {_max_difference(differing, before, now)}"
-    if len(order) > max_lines:
-        summary += f"; {len(order) - max_lines} more lines are left out"
-    ending = f"{summary}. Times ({len(times)}) are not compared. Nothing was stored."
+    parts = [f"{len(both) - len(differing)} of {len(both)} values are equal"]
+    numbers = [name for name in differing
+               if all(isinstance(x, (int, float)) for x in (before[name], now[name]))]  # fmt: skip
+    if numbers:
+        relative = {name: abs(before[name] - now[name]) / (abs(before[name]) or 1.0)
+                    for name in numbers}  # fmt: skip
+        name = max(numbers, key=relative.__getitem__)
+        parts.append(f"the largest relative difference is {relative[name]:.1e} ({name})")
+    parts += [f"{len(alone)} values are in one alone"] * bool(alone)
+    parts += [f"{len(order) - max_lines} more lines are left out"] * (len(order) > max_lines)
+    ending = f"{'; '.join(parts)}. Times ({len(times)}) are not compared. Nothing was stored."
     return f"{markdown(['value', 'stored', 'again'], lines)}\n\n{ending}\n"
 
 
@@ -150,14 +156,3 @@ def _is_time(name: str) -> bool:
     last = name.rsplit(".", 1)[-1]
     in_times = ".milliseconds." in f".{name}." or re.search(r"results\..*\.runs\[", name)
     return bool(in_times or TIME.search(last))
-
-
-def _max_difference(names: Sequence[str], before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    def difference(name: str) -> float:
-        both = before.get(name), now.get(name)
-        if not all(isinstance(value, (int, float)) for value in both):
-            return float("inf")
-        return abs(both[0] - both[1]) / (abs(both[0]) or 1.0)  # type: ignore[operator, arg-type]
-
-    name = max(names, key=difference)
-    return f"{difference(name):.1e} ({name})"
