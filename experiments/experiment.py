@@ -21,12 +21,14 @@ class Experiment(abc.ABC):
     Attributes:
         module: the module of its command; results are in the same folder.
         about: the figure or table of a paper, and what the paper says of it.
+        extras: the extras of the package that it needs, separated by commas.
         sizes: how much is computed, by the name of the scale: "paper", "cpu", ...; one without a
             name where there is only one.
     """
 
     module: str
     about: str = "not measured in any of the papers"
+    extras: str = "plots"
     sizes: Mapping[str, Any]
 
     @property
@@ -71,6 +73,19 @@ class Experiment(abc.ABC):
         """
 
     @abc.abstractmethod
+    def again(self, scale: str, output: Path, row: str) -> str:
+        """Computes a stored row and returns both as a table; stores nothing.
+
+        Args:
+            scale: of the stored results.
+            output: their folder.
+            row: a part of the line that names it.
+
+        Raises:
+            ValueError: it names none or several, or it cannot be computed here.
+        """
+
+    @abc.abstractmethod
     def render(self, scale: str, output: Path) -> str:
         """Writes page and figure of what is stored; returns the page."""
 
@@ -79,13 +94,19 @@ class Experiment(abc.ABC):
         scales = list(self.sizes)
         parser = command.parser(self.module, self.about, self.folder, scales, self.usual_scale)
         parser.add_argument("--render", action="store_true", help="only write the page again")
+        again_help = "compute one stored row and print it next to the stored one; stores nothing"
+        parser.add_argument("--again", metavar="ROW", help=again_help)
         for flag, settings in self.flags().items():
             parser.add_argument(flag, **settings)
         options = vars(parser.parse_args(arguments))
         scale = options.pop("scale", self.usual_scale)
         output, render = options.pop("output"), options.pop("render")
+        again = options.pop("again")
         if not render:
             try:
+                if again is not None:
+                    print(self.again(scale, output, again), end="")
+                    return
                 with command.resumable():
                     self.collect(scale, output, **options)
             except ValueError as error:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import statistics
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from matplotlib.figure import Figure
+from flax_linattn.bench.plots import import_figure
 
 COLUMNS = 3
 STYLES = {"naive": ":", "seasonal naive": "--", "ridge": "-"}
@@ -40,10 +41,15 @@ def plot(
         path: the file.
         references: numbers to draw a line at, by row and name, where they are near.
     """
+    try:
+        figure_class = import_figure()
+    except ValueError:
+        print("no figure: it needs matplotlib (the extra 'plots').", file=sys.stderr)
+        return
     width = min(COLUMNS, len(rows))
     height = math.ceil(len(rows) / width)
     lines = max(map(len, rows.values()))
-    canvas = Figure(
+    canvas = figure_class(
         figsize=(4.0 * width, (0.28 * lines + 1.1) * height + 0.4), layout="constrained"
     )
     panels = canvas.subplots(height, width, squeeze=False).ravel()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from scipy import stats
@@ -62,9 +62,30 @@ def interval(numbers: Sequence[float]) -> Interval | None:
     return Interval(statistics.mean(numbers), half)
 
 
-def over_sets(differences: Mapping[str, Sequence[float]]) -> Interval | None:
-    """The interval over data sets, of each the mean over its seeds; None for too few of them."""
-    return interval([statistics.mean(of_set) for of_set in differences.values() if of_set])
+def over_sets(
+    differences: Mapping[str, Sequence[float]], cluster: Callable[[str], str] = str
+) -> Interval | None:
+    """The interval over data sets, of each the mean over its seeds; None for too few of them.
+
+    Args:
+        differences: by data set.
+        cluster: what a data set shares with others, which then count as one; default nothing.
+    """
+    means = {name: statistics.mean(of_set) for name, of_set in differences.items() if of_set}
+    return interval(list(by_cluster(means, cluster).values()))
+
+
+def by_cluster(values: Mapping[str, float], cluster: Callable[[str], str]) -> dict[str, float]:
+    """The mean of each cluster's numbers.
+
+    Args:
+        values: a number for each name.
+        cluster: of a name.
+    """
+    of_clusters: dict[str, list[float]] = {}
+    for name, value in values.items():
+        of_clusters.setdefault(cluster(name), []).append(value)
+    return {name: statistics.mean(of_one) for name, of_one in of_clusters.items()}
 
 
 def text(interval: Interval | None, digits: int) -> str:

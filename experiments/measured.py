@@ -12,6 +12,8 @@ from typing import Any
 
 import jax
 
+from experiments import stale
+from experiments.again import Repeated, RepeatJournal, choose, compare, name_parts, usage
 from experiments.experiment import Experiment
 from experiments.pages import write_page
 from experiments.statements import Rows, Statement, statements_table
@@ -61,17 +63,37 @@ class Measured(Experiment):
         self.measure(self.sizes[scale], journal)
         journal.finish()
 
+    def again(self, scale: str, output: Path, row: str) -> str:
+        """Computes a stored row next to what is stored of it."""
+        stored = self.stored(scale, output)
+        if not stored.is_file():
+            raise ValueError(f"nothing is stored in {stored}; run `{self.command(scale)}` first.")
+        results = json.loads(stored.read_text())
+        rows = results["rows"]
+        place = choose([", ".join(name_parts(one)) for one in rows], row)
+        try:
+            self.measure(self.sizes[scale], RepeatJournal(stored, rows, rows[place]))
+        except Repeated as repeated:
+            return f"{source_line(results)}\n\n{compare(rows[place], repeated.row)}"
+        raise ValueError(
+            f"{self.module} does not compute this row here: its data may not be available. Set "
+            "FLAX_LINATTN_DATA to the folder of real data."
+        )
+
     def render(self, scale: str, output: Path) -> str:
         """Writes page and figure of what is stored; returns the page."""
         stored = self.stored(scale, output)
         results = json.loads(stored.read_text())
         rows = results["rows"]
         self._plot(rows, stored)
+        changed = stale.what_changed(f"{self.folder.name}/{stored.stem}")
         facts = [
             ["measured", source_line(results)],
+            *([["stale", f"the code of {changed} has changed since"]] if changed else []),
             ["paper", self.about],
             ["sizes", ", ".join(f"{k} {_text(v)}" for k, v in results["size"].items())],
             ["left out", self.left_out[scale]],
+            *([["again", usage(self.command(scale), rows, self.extras)]] if rows else []),
         ]
         verdicts = statements_table(self.statements, rows, results)
         parts = [*verdicts, self.table(rows, self.sizes[scale])]

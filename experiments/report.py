@@ -11,7 +11,7 @@ import pkgutil
 from collections.abc import Iterator
 
 import experiments
-from experiments import findings
+from experiments import findings, stale
 from experiments.efficiency import ratios, summary
 from experiments.experiment import Experiment
 from experiments.forecasting import streaming
@@ -34,6 +34,8 @@ def tables() -> list[Table]:
 def main() -> None:
     """Writes what has stored results, and says what has none."""
     argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0]).parse_args()
+    stale.update()
+    stale.render()
     for experiment in all_experiments():
         for scale in experiment.sizes:
             stored = experiment.stored(scale)

@@ -13,7 +13,17 @@ from typing import NamedTuple
 import numpy as np
 
 from experiments.intervals import Interval
-from experiments.verdicts import FAILS, HOLDS, OPEN, TOO_FEW, NotMeasuredError, Rule, Word, combine
+from experiments.verdicts import (
+    FAILS,
+    HOLDS,
+    OPEN,
+    REVISED,
+    TOO_FEW,
+    NotMeasuredError,
+    Rule,
+    Word,
+    combine,
+)
 from flax_linattn.bench.report import number
 
 STATED = "2026-11-23T17:36:00+00:00"
@@ -69,6 +79,22 @@ BOUNDS = Rule(
     "bound is enough to decide.",
     STATED,
 )
+
+ONE_SOURCE = Rule(
+    "ETTh2 and ETTm2 are measurements of one transformer at two sampling rates: in intervals over "
+    "series they count as one, with the mean of both.",
+    REVISED,
+)
+
+
+def source(row: str) -> str:
+    """What has to count as one in intervals over series or data sets.
+
+    Args:
+        row: the name of a series, or of a row that begins with it and a comma.
+    """
+    return row.partition(", ")[0].replace("ETTm2", "ETTh2")
+
 
 Points = Sequence[tuple[float, float]]
 """A length and a quantity, by ascending length."""

@@ -55,11 +55,7 @@ def statements_table(
         return []
     lines = [[f"{s.where}: {s.says}", v.ours, f"**{v.word}**"] for s, v in judged]
     used = rules_in(verdict for _, verdict in judged)
-    parts = [markdown(["paper", "ours", "verdict"], lines), rules_text(used)]
-    if early(used, head):
-        when = f"were measured on {head['date']}, before the rules were stated, so they do not test"
-        parts.append(f"All rows {when} the rules.")
-    return parts
+    return [markdown(["paper", "ours", "verdict"], lines), rules_text(used, head)]
 
 
 def rules_in(verdicts: Iterable[Verdict]) -> list[Rule]:
@@ -68,12 +64,23 @@ def rules_in(verdicts: Iterable[Verdict]) -> list[Rule]:
     return sorted(rules, key=lambda rule: rule == CASES)
 
 
-def rules_text(rules: Sequence[Rule]) -> str:
-    """The rules for a page; nothing if there are none."""
-    times = sorted({rule.stated for rule in rules})
+def rules_text(rules: Sequence[Rule], head: Mapping[str, Any] | None = None) -> str:
+    """The rules for a page; nothing if there are none.
+
+    Args:
+        rules: in their order.
+        head: of the rows that they judge; rules that are younger say so.
+    """
+
+    def line(rule: Rule) -> str:
+        late = head is not None and early([rule], head)
+        when = f" *Stated {rule.stated[:10]}, after the rows: they do not test it.*"
+        return f"- {rule.text}{when * late}"
+
+    times = sorted({rule.stated for rule in rules if not (head and early([rule], head))})
     when = " and ".join(f"{time[:10]} {time[11:16]} UTC" for time in times)
-    lines = "\n".join(f"- {rule.text}" for rule in rules)
-    return f"Rules, stated {when}:\n\n{lines}" if rules else ""
+    heading = f"Rules, stated {when}:" if times else "Rules:"
+    return "\n\n".join([heading, "\n".join(map(line, rules))]) if rules else ""
 
 
 def early(rules: Iterable[Rule], head: Mapping[str, Any]) -> bool:

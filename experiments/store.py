@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -69,6 +70,16 @@ class Store:
     def num_stale(self) -> int:
         """How many stored runs have other options."""
         return len(self._rows) - len(self._valid())
+
+    @property
+    def runs(self) -> list[Row]:
+        """All runs with these options."""
+        return self._valid()
+
+    def repeat(self, config: Any) -> Row:
+        """Trains a run in a folder that is removed, and stores nothing."""
+        with tempfile.TemporaryDirectory() as folder:
+            return self._result(config, Path(folder))
 
     def of(self, row: str, column: str) -> dict[int, Row]:
         """The runs of a cell that ended with a result, by seed."""

@@ -7,9 +7,14 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 HOLDS, IN_PART, FAILS = "holds", "holds in part", "does not hold"
+SMALLER = "smaller than claimed"
 OPEN, NOT_RUN = "not decided", "not run"
-VERDICTS = (HOLDS, IN_PART, FAILS, OPEN, NOT_RUN)
-TOO_FEW = f"{OPEN}, too few data sets"
+VERDICTS = (HOLDS, IN_PART, FAILS, SMALLER, OPEN, NOT_RUN)
+TOO_FEW, ONE_SEED = f"{OPEN}, too few data sets", f"{OPEN}, one seed"
+
+REVISED = "2026-11-29T18:00:00+00:00"
+"""When rules were added that all stored runs predate, each of which takes a verdict back or makes
+it more exact; none makes an undecided claim hold."""
 
 
 class NotMeasuredError(Exception):
@@ -88,6 +93,33 @@ CASES = Rule(
 )
 
 
+CLAIMED_SIZE = Rule(
+    "A claimed improvement that is otherwise not decided is smaller than claimed, at our sizes, "
+    "if the 95 % confidence interval lies below the smallest improvement that the paper prints "
+    "for it.",
+    REVISED,
+)
+SEEDS = Rule("One seed decides nothing: what rests on one run each is not decided.", REVISED)
+
+
+def against_size(word: Word, upper_end: float, claimed: float | None) -> Word:
+    """The word on an improvement, with the third outcome where its size is known.
+
+    Args:
+        word: by the interval alone.
+        upper_end: the end of the interval at which the improvement is the largest.
+        claimed: the smallest printed improvement; None, or not above 0, where there is none.
+    """
+    if word != OPEN or claimed is None or claimed <= 0 or upper_end >= claimed:
+        return word
+    return Word(SMALLER, *word.rules, CLAIMED_SIZE)
+
+
+def require_seeds(word: str, seeds: int) -> Word:
+    """The word on runs of a number of seeds: one seed decides nothing."""
+    return Word(ONE_SEED if seeds < 2 else word, *get_rules(word), *[SEEDS] * (seeds < 2))
+
+
 def opposite(word: Word) -> Word:
     """The word on the contrary of what a word is on."""
     return Word({HOLDS: FAILS, FAILS: HOLDS}.get(word, word), *word.rules)
@@ -108,7 +140,9 @@ def combine(words: Iterable[str]) -> Word:
     some, none = {HOLDS, IN_PART} & {*judged}, {FAILS, IN_PART} & {*judged}
     if some and none:
         return Word(IN_PART, *rules)
-    is_open = any(word.startswith(OPEN) for word in judged)  # for too few data sets, perhaps
+    if {*judged} == {SMALLER}:
+        return Word(SMALLER, *rules)
+    is_open = any(word == SMALLER or word.startswith(OPEN) for word in judged)  # TOO_FEW, perhaps
     return Word(FAILS if none else OPEN if is_open else HOLDS, *rules)
 
 

@@ -29,6 +29,8 @@ ROWS = 48
 """Positions of the sequence that are compared."""
 ONE_BLOCK = 4096
 HALF = ("bfloat16", "float16")
+PAIR_DECAYS = ("rwkv",)
+"""Besides mechanisms with arguments of tokens, those whose reference sums decays over all pairs."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,7 +41,7 @@ class Size:
     """Default all."""
     lengths: tuple[int, ...] = (1000, 4000)
     gated: int = 1000
-    """Most tokens of mechanisms with arguments of tokens."""
+    """Most tokens of mechanisms with arguments of tokens, and of ``PAIR_DECAYS``."""
     heads: int = 2
     dim: int = 8
 
@@ -47,7 +49,8 @@ class Size:
 def measure(size: Size, journal: Journal) -> None:
     for length in size.lengths:
         for name in size.mechanisms or ops.list_mechanisms():
-            if length > size.gated and ops.get_mechanism(name).token_arguments:
+            decays = ops.get_mechanism(name).token_arguments or name in PAIR_DECAYS
+            if length > size.gated and decays:
                 continue
             key = {"length": length, "mechanism": name}
             journal.row(key, partial(measure_mechanism, size, name, length))
@@ -168,7 +171,7 @@ EXPERIMENT = Measured(
     measure=measure,
     table=table,
     left_out={
-        "": "per-token inputs beyond 1,000 tokens, because references sum decays over all pairs; "
+        "": "gates and decays beyond 1,000 tokens, because references sum them over all pairs; "
         "longer sequences: at 16,000 tokens the float64 reference of a mechanism whose weights "
         "differ by channel takes 12 minutes, and that of bidirectional_aaren 48 GB"
     },

@@ -260,6 +260,7 @@ STATEMENTS = tuple(
 
 EXPERIMENT = ArchiveExperiment(
     module="experiments.classification.uea_ucr",
+    extras="plots,baselines",
     about="not of a paper; data sets of the UEA and UCR archives with their official splits",
     sizes={"": Size()},
     measure=measure,

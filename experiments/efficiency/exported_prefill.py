@@ -238,6 +238,7 @@ def table(rows: Rows, size: Size) -> str:
 
 EXPERIMENT = Measured(
     module="experiments.efficiency.exported_prefill",
+    extras="export,onnx",
     about="not measured in any of the papers",
     sizes={"cpu": Size()},
     measure=measure,

@@ -207,6 +207,7 @@ def table(rows: Rows, size: Size) -> str:
 
 EXPERIMENT = Measured(
     module="experiments.efficiency.exported_steps",
+    extras="export,onnx",
     about="not measured in any of the papers",
     sizes={"cpu": Size()},
     measure=measure,

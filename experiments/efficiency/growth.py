@@ -28,13 +28,15 @@ import jax
 import numpy as np
 from scipy import stats
 
+from experiments import rules
 from experiments.efficiency.cache import make_step
 from experiments.efficiency.crossing import where
 from experiments.efficiency.programs import in_turns
 from experiments.intervals import Interval
 from experiments.measured import Measured, Rows
 from experiments.rules import POWER, Range, more, within
-from experiments.verdicts import FAILS, HOLDS, OPEN
+from experiments.statements import Judge, Statement
+from experiments.verdicts import FAILS, HOLDS, OPEN, Verdict
 from flax_linattn import ops
 from flax_linattn.bench import Journal, baselines, compile_program, inputs, spread
 from flax_linattn.bench.comparison import FORWARD, PASSES, TRAINING
@@ -387,12 +389,32 @@ def plot(rows: Rows) -> Any:
     return figure
 
 
+def grows_in_training(name: str, power: int) -> Judge:
+    """The verdict on a mechanism's time with gradients."""
+
+    def judge(rows: Rows) -> Verdict:
+        times = run_times(rows, list(PASSES)[-1], name)
+        points = [(length, statistics.median(runs)) for length, runs in times]
+        grown = f"L^{rules.exponent(points):.2f} up to L = {points[-1][0]:,}"
+        return Verdict(rules.grows(points, power), f"{grown} at a fixed D")
+
+    return judge
+
+
 EXPERIMENT = Measured(
     module="experiments.efficiency.growth",
     sizes={"cpu": Size()},
     measure=measure,
     table=table,
     plot=plot,
+    statements=tuple(
+        Statement(
+            "Element-wise attention, table 1",
+            f"{title} takes time as L{'^2' * (power == 2)} in training",
+            grows_in_training(name, power),
+        )
+        for title, name, power in (("AFT", "aft", 2), ("linear attention", "linear", 1))
+    ),
     left_out={
         "cpu": "an accelerator; runs that need more time or memory than the budgets above; a "
         "step of AFT, whose table of position biases has T x T numbers"

@@ -183,6 +183,7 @@ def table(rows: Rows, size: Size) -> str:
 
 EXPERIMENT = Measured(
     module="experiments.efficiency.pytorch",
+    extras="plots,peers",
     about="not a table of any of the papers; the formulations are theirs",
     sizes={"cpu": Size(), "paper": Size(lengths=(4096, 16384))},
     measure=measure,

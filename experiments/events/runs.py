@@ -16,6 +16,7 @@ QUANTILE_LEVELS = tuple((np.arange(50) + 0.5) / 50)
 """Of the quantiles of integrated intensities that are kept for the figures."""
 
 METRICS = ("nll", "time_nll", "mark_nll", "rmse", "mae", "mark_accuracy", "ks")
+METRICS += ("rmse_of_sequence_sums",)
 
 
 def train_seeds(config: EventsConfig) -> list[dict[str, Any]]:

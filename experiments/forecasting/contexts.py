@@ -18,7 +18,7 @@ from typing import Any
 from experiments.forecasting import patch
 from experiments.intervals import mean_text, over_sets, text
 from experiments.measured import Measured, Rows
-from experiments.rules import below
+from experiments.rules import ONE_SOURCE, below, source
 from experiments.statements import Judge, Statement
 from experiments.verdicts import NotMeasuredError, Rule, Verdict
 from flax_linattn.bench import Journal
@@ -101,9 +101,9 @@ def better(model: str, context: int, horizon: int) -> Judge:
         by_series = compare(rows, model, context, horizon)
         if not by_series:
             raise NotMeasuredError(f"{model} from {context} rows, {horizon} ahead")
-        over = over_sets(by_series)
+        over = over_sets(by_series, source)
         each = ", ".join(f"{name} {statistics.mean(own):+.1f}" for name, own in by_series.items())
-        word = below(over, 0, BETTER, over="series")
+        word = below(over, 0, BETTER, over="series").under(ONE_SOURCE)
         return Verdict(word, f"{text(over, 1)} %: {each}")
 
     return judge

@@ -29,7 +29,7 @@ from experiments.forecasting.data_sets import EMBEDDED, file_options, find
 from experiments.intervals import mean_text, over_sets, text
 from experiments.measured import Measured, Rows
 from experiments.options import task_config
-from experiments.rules import below
+from experiments.rules import ONE_SOURCE, below, source
 from experiments.statements import Judge, Statement
 from experiments.tables.table import data_folder
 from experiments.verdicts import NotMeasuredError, Rule, Verdict
@@ -167,9 +167,10 @@ def judge_default(other: str, metric: str, rule: Rule, margin: float) -> Judge:
 
     def judge(rows: Rows) -> Verdict:
         by_series = differences(rows, other, metric)
-        over = over_sets(by_series)
+        over = over_sets(by_series, source)
         each = ", ".join(f"{name} {statistics.mean(own):+.1f}" for name, own in by_series.items())
-        return Verdict(below(over, margin, rule, over="series"), f"{text(over, 1)} %: {each}")
+        word = below(over, margin, rule, over="series").under(ONE_SOURCE)
+        return Verdict(word, f"{text(over, 1)} %: {each}")
 
     return judge
 

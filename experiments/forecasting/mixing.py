@@ -15,7 +15,7 @@ from functools import partial
 from experiments.forecasting import patch
 from experiments.intervals import interval, mean_text, over_sets, text
 from experiments.measured import Measured, Rows
-from experiments.rules import below
+from experiments.rules import ONE_SOURCE, below, source
 from experiments.statements import Judge, Statement
 from experiments.verdicts import NotMeasuredError, Rule, Verdict
 from flax_linattn.bench import Journal
@@ -86,8 +86,9 @@ def better_on(series: str) -> Judge:
 
 def better(rows: Rows) -> Verdict:
     """The verdict on mixed channels over all series."""
-    gap = over_sets({series: compare(rows, series) for series in {row["series"] for row in rows}})
-    word = below(gap, 0, BETTER, over="series")
+    by_series = {series: compare(rows, series) for series in {row["series"] for row in rows}}
+    gap = over_sets(by_series, source)
+    word = below(gap, 0, BETTER, over="series").under(ONE_SOURCE)
     return Verdict(word, f"{text(gap, 1)} %")
 
 

@@ -30,7 +30,7 @@ from experiments.forecasting.peers import PEERS, RATES, available, train_peer
 from experiments.intervals import interval, mean_text, over_sets, text
 from experiments.measured import Measured, Rows
 from experiments.options import task_config
-from experiments.rules import below
+from experiments.rules import ONE_SOURCE, below, source
 from experiments.statements import Judge, Statement
 from experiments.tables.table import data_folder
 from experiments.verdicts import NotMeasuredError, Rule, Verdict
@@ -358,9 +358,9 @@ def not_above(other: str) -> Judge:
 
     def judge(rows: Rows) -> Verdict:
         by_series = {name: list(each.values()) for name, each in compare(rows, OURS, other).items()}
-        over = over_sets(by_series)
+        over = over_sets(by_series, source)
         each = ", ".join(f"{name} {statistics.mean(own):+.1f}" for name, own in by_series.items())
-        word = below(over, 2, NOT_ABOVE, over="series")
+        word = below(over, 2, NOT_ABOVE, over="series").under(ONE_SOURCE)
         return Verdict(word, f"{text(over, 1)} % of its error: {each}")
 
     return judge
@@ -462,6 +462,7 @@ def _papers(row: str) -> list[str]:
 
 EXPERIMENT = Measured(
     module="experiments.forecasting.patch",
+    extras="plots,peers",
     about="not of a paper: the patch forecaster compared with ridge, DLinear and PatchTST",
     sizes={"": Size()},
     measure=measure,

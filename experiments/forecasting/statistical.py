@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from experiments import rules
 from experiments.forecasting import patch
-from experiments.intervals import interval, text
+from experiments.intervals import over_sets, text
 from experiments.measured import Measured, Rows
 from experiments.statements import Judge, Statement
 from experiments.verdicts import NotMeasuredError, Rule, Verdict
@@ -186,9 +186,9 @@ def below(model: str, other: str) -> Judge:
         }
         if not percents:
             raise NotMeasuredError(f"{model} compared with {other}")
-        over = interval([*percents.values()])
+        over = over_sets({name: [of] for name, of in percents.items()}, rules.source)
         each = ", ".join(f"{name} {percents[name]:+.0f}" for name in mine if name in percents)
-        word = rules.below(over, 0, BELOW, over="series")
+        word = rules.below(over, 0, BELOW, over="series").under(rules.ONE_SOURCE)
         return Verdict(word, f"{text(over, 0)} % of its error: {each}")
 
     return judge
@@ -217,6 +217,7 @@ def table(rows: Rows, size: Size) -> str:
 
 EXPERIMENT = Measured(
     module="experiments.forecasting.statistical",
+    extras="plots,peers",
     about="not of a paper: exponential smoothing fitted to each window",
     sizes={"": Size()},
     measure=measure,

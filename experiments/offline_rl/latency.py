@@ -312,6 +312,7 @@ def plot(rows: Rows) -> Any:
 
 EXPERIMENT = Measured(
     module="experiments.offline_rl.latency",
+    extras="plots,rl",
     about="Aaren, figure 5: memory and cumulative time of a stream; there not in a robot's setting",
     sizes={"": Size()},
     measure=measure,

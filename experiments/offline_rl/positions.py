@@ -104,6 +104,7 @@ def table(rows: Rows, size: Size) -> str:
 
 EXPERIMENT = Measured(
     module="experiments.offline_rl.positions",
+    extras="plots,rl",
     sizes={"": Size()},
     measure=measure,
     table=table,

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from experiments.intervals import Interval
 from experiments.margins import within
-from experiments.verdicts import FAILS, HOLDS, OPEN, TOO_FEW, Rule, Word
+from experiments.rules import above
+from experiments.verdicts import FAILS, HOLDS, REVISED, Rule, Word
 
 STATED = "2026-11-24T11:50:00+00:00"
 """When all that stands here was stated."""
@@ -29,6 +30,11 @@ AHEAD = Rule(
     "and worse if it lies below.",
     STATED,
 )
+CLUSTERED = Rule(
+    "Data sets of one robot are not independent (medium-expert contains medium): instead of over "
+    "data sets, intervals are over robots, each with the mean of its data sets.",
+    REVISED,
+)
 FOLLOWS = Rule(
     "A model follows its target return if, over the targets up to the best return in the data, "
     "the rank correlation of target and achieved return is at least 0.8 on a data set.",
@@ -38,18 +44,14 @@ FOLLOWS = Rule(
 
 def comparable(difference: Interval | None) -> Word:
     """The word on two ways, by the interval of their differences."""
-    return within(difference, MARGIN, COMPARABLE)
+    return within(difference, MARGIN, COMPARABLE).under(CLUSTERED)
 
 
 def ahead(difference: Interval | None) -> Word:
     """The word on whether a model's scores are above a baseline's."""
-    if difference is None:
-        return Word(TOO_FEW, AHEAD)
-    if difference.middle - difference.half > 0:
-        return Word(HOLDS, AHEAD)
-    return Word(FAILS if difference.middle + difference.half < 0 else OPEN, AHEAD)
+    return above(difference, 0, AHEAD, over="robots").under(CLUSTERED)
 
 
 def follows(correlation: float) -> Word:
-    """The word on achieved returns, given the target returns."""
+    """The word on achieved returns of one run, given the target returns."""
     return Word(HOLDS if correlation >= 0.8 else FAILS, FOLLOWS)

@@ -13,10 +13,11 @@ from __future__ import annotations
 
 import dataclasses
 import statistics
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from experiments.intervals import mean_text, over_sets, text
+from experiments.intervals import Interval, mean_text, over_sets, text
 from experiments.measured import Measured, Rows
 from experiments.offline_rl.data_sets import DATA_SETS, make_config
 from experiments.offline_rl.rules import ahead, comparable
@@ -151,16 +152,32 @@ def judge_pair(ours: tuple[str, str], other: tuple[str, str]) -> Judge:
     """The verdict on two mechanisms, each with an inference mode."""
 
     def judge(rows: Rows) -> Verdict:
-        return same_score(differences(rows, ours, other))
+        verdict = same_score(differences(rows, ours, other))
+        if ours[1] != other[1]:
+            return verdict
+        last = differences(rows, (ours[0], "last"), (other[0], "last"))
+        return Verdict(verdict.word, f"{verdict.ours}; by the last parameters {score_text(last)}")
 
     return judge
 
 
+def over_robots(by_set: Mapping[str, Sequence[float]]) -> Interval | None:
+    """The interval of differences by data set; a robot's data sets count as one."""
+    return over_sets(by_set, lambda data: DATA_SETS[data].robot)
+
+
+def score_text(by_set: Mapping[str, Sequence[float]]) -> str:
+    """The interval of differences, and what it is over."""
+    robots = {DATA_SETS[data].robot for data in by_set}
+    return (
+        f"score {text(over_robots(by_set), 1)} over {len(robots)} robots ({len(by_set)} data sets)"
+    )
+
+
 def same_score(by_set: dict[str, list[float]]) -> Verdict:
     """The verdict on differences of scores that are to be small, of each data set by seed."""
-    over = over_sets(by_set)
     each = ", ".join(f"{data} {statistics.mean(own):+.1f}" for data, own in by_set.items())
-    return Verdict(comparable(over), f"score {text(over, 1)} over {len(by_set)} data sets: {each}")
+    return Verdict(comparable(over_robots(by_set)), f"{score_text(by_set)}: {each}")
 
 
 def judge_against_baseline(mechanism: str, baseline: str) -> Judge:
@@ -174,10 +191,9 @@ def judge_against_baseline(mechanism: str, baseline: str) -> Judge:
             ]
             for data in data_sets(rows)
         }
-        over = over_sets(by_set)
         lost = sum(statistics.mean(own) < 0 for own in by_set.values())
-        score_text = f"score {text(over, 1)} over {len(by_set)} data sets; worse on {lost} of them"
-        return Verdict(ahead(over), f"{score_text}; one cloned policy per data set")
+        numbers = f"{score_text(by_set)}; worse on {lost} of the data sets"
+        return Verdict(ahead(over_robots(by_set)), f"{numbers}; one cloned policy per data set")
 
     return judge
 
@@ -291,6 +307,7 @@ WINDOW = "window"
 
 EXPERIMENT = Measured(
     module="experiments.offline_rl.table1",
+    extras="plots,rl",
     about="Aaren, table 1: offline reinforcement learning; Aaren performs competitively",
     sizes={"": Size()},
     measure=measure,

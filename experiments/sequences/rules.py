@@ -5,11 +5,22 @@ Accuracies are in percent; differences are paired by seed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import statistics
+from collections.abc import Iterable, Sequence
 
 from experiments.intervals import Interval
 from experiments.rules import above
-from experiments.verdicts import FAILS, HOLDS, OPEN, Rule, Word
+from experiments.verdicts import (
+    CLAIMED_SIZE,
+    FAILS,
+    HOLDS,
+    OPEN,
+    REVISED,
+    SMALLER,
+    Rule,
+    Word,
+    against_size,
+)
 
 STATED = "2026-11-24T16:45:00+00:00"
 """When all that stands here was stated, unless it says otherwise: before the runs that it judges,
@@ -37,6 +48,15 @@ MAJORITY = Rule(
     "is worse on two or more.",
     STATED,
 )
+LEARNED_POINTS = 1.0
+"""Points: a hundredth is the standard error of an accuracy of a half over 2,500 examples."""
+
+LEARNED = Rule(
+    "A data set on which neither of two models has learned anything, by a mean accuracy more than "
+    f"{LEARNED_POINTS:g} point above that of the constant answer, does not count for either: it is "
+    "left out, and not a tie.",
+    REVISED,
+)
 FALLS = Rule(
     "Accuracy falls beyond the training lengths if, at the longest length (up to four times), it "
     "is at most 90 % of that at the training lengths, and not if it is more than 95 %.",
@@ -60,12 +80,22 @@ def on_majority(words: Sequence[Word]) -> Word:
     """The word on a model against another one over most data sets, from each set's word."""
     if words.count(HOLDS) >= len(words) - 1:
         return Word(HOLDS, MAJORITY, AHEAD)
-    return Word(FAILS if words.count(FAILS) >= 2 else OPEN, MAJORITY, AHEAD)
+    smaller = words.count(SMALLER) + words.count(FAILS) >= 2
+    word = FAILS if words.count(FAILS) >= 2 else SMALLER if smaller else OPEN
+    return Word(word, MAJORITY, AHEAD, *[CLAIMED_SIZE] * (word == SMALLER))
 
 
-def ahead(difference: Interval | None) -> Word:
-    """The word on two models on one data set."""
-    return above(difference, 0, AHEAD)
+def ahead(difference: Interval | None, claimed: float | None = None) -> Word:
+    """The word on two models on one data set, by how much the paper has one ahead, if it is."""
+    word = above(difference, 0, AHEAD)
+    if difference is None:
+        return word
+    return against_size(word, difference.middle + difference.half, claimed)
+
+
+def has_learned(accuracies: Iterable[float], constant: float) -> bool:
+    """Whether a model, by its accuracies over seeds, learned anything of a data set."""
+    return statistics.mean(accuracies) > constant + LEARNED_POINTS
 
 
 def falls(fraction: float) -> Word:

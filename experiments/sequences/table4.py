@@ -24,7 +24,15 @@ from experiments.sequences.monitoring import train_monitored
 from experiments.sequences.rules import acceptable, ahead, converges, overflows
 from experiments.statements import Judge, Statement
 from experiments.tables.table import data_folder
-from experiments.verdicts import NotMeasuredError, Verdict, Word, combine, opposite, rows_with
+from experiments.verdicts import (
+    NotMeasuredError,
+    Verdict,
+    Word,
+    combine,
+    opposite,
+    require_seeds,
+    rows_with,
+)
 from flax_linattn import ops
 from flax_linattn.bench import Journal
 from flax_linattn.bench.plots import import_figure
@@ -138,8 +146,8 @@ def judge_output_norm(rows: Rows) -> Verdict:
         difference = interval(differences(rows, "full", "input", form))
         if difference is None:
             raise NotMeasuredError(f"three seeds, {form}")
-        words.append(ahead(difference))
         printed = PAPER["full", form] - PAPER["input", form]
+        words.append(ahead(difference, printed))
         texts.append(f"{form} {text(difference, 1)} (paper {printed:+.1f})")
     return Verdict(combine(words), f"points: {', '.join(texts)}")
 
@@ -167,7 +175,7 @@ def fails(by: str, stage: str, form: str) -> Judge:
     def judge(rows: Rows) -> Verdict:
         (row,) = rows_with(rows, run=CURVE, by=by, stage=stage, form=form, dtype=HALF)
         word, numbers_text = convergence(row)
-        return Verdict(opposite(word), numbers_text)
+        return Verdict(require_seeds(opposite(word), seeds=1), f"one run: {numbers_text}")
 
     return judge
 
@@ -182,7 +190,7 @@ def stable(by: str, stages: Sequence[str]) -> Judge:
             word, numbers = convergence(row)
             words.append(word)
             texts.append(f"{ROWS[stage]}: {numbers}")
-        return Verdict(combine(words), "; ".join(texts))
+        return Verdict(require_seeds(combine(words), seeds=1), f"one run each: {'; '.join(texts)}")
 
     return judge
 
@@ -203,7 +211,7 @@ def overflow(rows: Rows) -> Verdict:
         word = overflows(value)
         words.append(word if stage == "plain" else opposite(word))
         texts.append(f"{ROWS[stage]}: {name} up to {number(value)}")
-    return Verdict(combine(words), "; ".join(texts))
+    return Verdict(require_seeds(combine(words), seeds=1), f"one run each: {'; '.join(texts)}")
 
 
 def table(rows: Rows, size: Size) -> str:
@@ -291,6 +299,7 @@ def plot(rows: Rows) -> Any:
 
 EXPERIMENT = Measured(
     module="experiments.sequences.table4",
+    extras="plots,images",
     about="TaylorShift, table 4 and figure 4: CIFAR-10 pixels by stage of normalization",
     sizes={"": Size()},
     measure=measure,

@@ -342,6 +342,7 @@ def megabytes(size: int | None) -> str:
 
 EXPERIMENT = Measured(
     module="experiments.streaming.serving",
+    extras="serve,test",
     about="not measured in any of the papers",
     sizes={"cpu": Size()},
     measure=measure,

@@ -17,12 +17,13 @@ from experiments.synthetic.rules import (
     SuccessRate,
     about,
     count_learned,
+    finished,
     majority,
     near,
 )
 from experiments.synthetic.runs import Cell, train_cells
 from experiments.synthetic.search import Setting, load_setting
-from experiments.verdicts import Verdict, opposite, rows_with
+from experiments.verdicts import HOLDS, Verdict, opposite, rows_with
 from flax_linattn.bench import Journal
 from flax_linattn.bench.plots import import_figure
 from flax_linattn.bench.report import markdown
@@ -239,7 +240,10 @@ def judge_learned(mechanism: str, context: int, setting: str = STANDARD) -> Judg
 
     def judge(rows: Rows) -> Verdict:
         row = find_row(rows, mechanism, context, setting)
-        return Verdict(majority(success_rate(row), LEARNED), results_text([row]))
+        word = majority(success_rate(row), LEARNED)
+        if word != HOLDS:
+            word = finished(word, [run["accuracies"] for run in row["runs"]])
+        return Verdict(word, results_text([row]))
 
     return judge
 
@@ -258,8 +262,10 @@ def judge_median(mechanism: str, context: int, printed: float) -> Judge:
     """Whether the median run comes to what the paper prints."""
 
     def judge(rows: Rows) -> Verdict:
-        middle = median(find_row(rows, mechanism, context))
-        judged = near if printed > 0.98 else about
-        return Verdict(judged(middle, printed), f"median {middle:.3f}")
+        row = find_row(rows, mechanism, context)
+        middle = median(row)
+        word = (near if printed > 0.98 else about)(middle, printed)
+        curves = [run["accuracies"] for run in row["runs"]]
+        return Verdict(finished(word, curves), f"median of {len(curves)} runs {middle:.3f}")
 
     return judge

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from scipy.stats import beta
 
-from experiments.verdicts import FAILS, HOLDS, OPEN, Rule, Word
+from experiments.verdicts import FAILS, HOLDS, OPEN, REVISED, Rule, Word
 
 STATED = "2026-11-23T23:25:00+00:00"
 """When all that stands here was stated."""
@@ -39,6 +40,34 @@ NEAR = Rule(
     "is at most twice the paper's.",
     "2026-11-24T03:25:00+00:00",
 )
+
+
+PAPER_RUNS = 16
+RISE = 0.02
+"""More than chance: a fifth of a run has at least five validations, of 1,600 guesses each."""
+
+UNFINISHED = Rule(
+    f"A number of the paper's {PAPER_RUNS} runs is not decided by fewer runs of which any still "
+    f"rises: its mean validation accuracy over the last fifth of its epochs is more than {RISE:g} "
+    "above that of the fifth before.",
+    REVISED,
+)
+
+
+def finished(word: Word, accuracies: Sequence[Sequence[float | None]]) -> Word:
+    """The word, or that the runs by whose validation accuracies it was given are unfinished."""
+    if len(accuracies) >= PAPER_RUNS or not any(map(_rises, accuracies)):
+        return word
+    return Word(f"{OPEN}, unfinished runs", *word.rules, UNFINISHED)
+
+
+def _rises(accuracies: Sequence[float | None]) -> bool:
+    numbers = [accuracy or 0.0 for accuracy in accuracies]
+    fifth = len(numbers) // 5
+    if not fifth:
+        return False
+    last, before = numbers[-fifth:], numbers[-2 * fifth : -fifth]
+    return statistics.mean(last) - statistics.mean(before) > RISE
 
 
 class SuccessRate(NamedTuple):

@@ -8,9 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from experiments.intervals import FEWEST, Interval, interval, spread, text
+from experiments.intervals import FEWEST, Interval, by_cluster, interval, spread, text
+from experiments.rules import source
 from experiments.store import Row, Store
-from experiments.tables.cells import Metric, Rows, by_data_set, data_set, list_columns, values
+from experiments.tables.cells import Metric, Rows, data_set, list_columns, values
 from flax_linattn.bench.report import markdown
 
 RESULTS = Path(__file__).parents[1] / "baselines.json"
@@ -166,5 +167,5 @@ def losses(
         differences[row] = 100 * difference / abs(theirs)
     if not differences:
         return None
-    means = list(by_data_set(differences, cluster).values())
+    means = list(by_cluster(differences, lambda row: source(cluster(row))).values())
     return Losses(lost, len(differences), statistics.mean(means), interval(means))

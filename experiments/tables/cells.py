@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import statistics
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from experiments.intervals import spread_text
+from experiments.intervals import by_cluster, spread_text
 from experiments.margins import ERROR, Margin
 from experiments.store import Row, Store
 
@@ -81,19 +80,9 @@ def data_set(row: str) -> str:
     return row.partition(", ")[0]
 
 
-def by_data_set(
-    values_by_row: Mapping[str, float], cluster: Callable[[str], str] = data_set
-) -> dict[str, float]:
-    """The mean of each data set's rows.
-
-    Args:
-        values_by_row: a number a row.
-        cluster: the data set of a row.
-    """
-    by_set: dict[str, list[float]] = {}
-    for row, value in values_by_row.items():
-        by_set.setdefault(cluster(row), []).append(value)
-    return {name: statistics.mean(of_set) for name, of_set in by_set.items()}
+def by_data_set(values_by_row: Mapping[str, float]) -> dict[str, float]:
+    """The mean of each data set's rows."""
+    return by_cluster(values_by_row, data_set)
 
 
 def finished_runs(store: Store, cell: Cell) -> list[Row]:

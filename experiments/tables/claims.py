@@ -1,7 +1,7 @@
 """Claims of a paper about two columns, and the verdicts of our runs.
 
-Rows of one data set are one cluster: their differences are averaged before the comparison with
-other data sets. Seeds are paired.
+Rows of one data set are one cluster, and so are data sets of one source (``rules.source``): their
+differences are averaged before the comparison with others. Seeds are paired.
 """
 
 from __future__ import annotations
@@ -9,13 +9,23 @@ from __future__ import annotations
 import dataclasses
 import enum
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
-from experiments.intervals import COMPARABLE, FEWEST, VERDICTS, Interval, interval, judge, text
+from experiments.intervals import (
+    COMPARABLE,
+    FEWEST,
+    VERDICTS,
+    Interval,
+    by_cluster,
+    interval,
+    judge,
+    text,
+)
+from experiments.rules import source
 from experiments.store import Store
-from experiments.tables.cells import Cell, Metric, Rows, by_data_set, data_set, finished_runs, pairs
-from experiments.verdicts import TOO_FEW
+from experiments.tables.cells import Cell, Metric, Rows, finished_runs, pairs
+from experiments.verdicts import FAILS, HOLDS, OPEN, SMALLER, TOO_FEW, Word, against_size
 from flax_linattn.bench.report import markdown
 
 
@@ -71,17 +81,23 @@ class RowDifference(NamedTuple):
 class Outcome(NamedTuple):
     """What the runs say of a claim.
 
+    By a margin, only the runs that test it count; by direction, all do.
+
     Attributes:
         claim: which.
         metric: it is judged by.
         rows: those with enough seeds of both columns for an interval.
-        data_sets: how many they are of.
+        data_sets: how many data sets count; of one source they are one.
         published: of how many of those the paper has numbers.
-        over_data_sets: of the percentages, a data set a number; None for too few of them.
+        over_data_sets: of the percentages that count, a data set a number: the interval that
+            decides. None for too few of them.
         over_rows: the same with rows treated as independent, which they are not.
+        over_all: as ``over_data_sets``, of all runs.
         verdicts: of ``over_data_sets``.
         holds: whether the claim does; None where the runs do not decide it, or are of too few data
-            sets. By a margin the runs that test it decide alone.
+            sets.
+        claimed: the smallest improvement that the paper prints, in per cent; None where it prints
+            none, or the claim is not of one.
         runs: how many there are.
         early: how many of them do not test the margin.
     """
@@ -93,19 +109,27 @@ class Outcome(NamedTuple):
     published: int
     over_data_sets: Interval | None
     over_rows: Interval | None
+    over_all: Interval | None
     verdicts: list[str]
     holds: bool | None
+    claimed: float | None
     runs: int
     early: int
 
+    @property
+    def word(self) -> str:
+        """One of ``verdicts.VERDICTS``, or that there are too few data sets."""
+        if self.over_data_sets is None:
+            return TOO_FEW
+        word = Word(OPEN if self.holds is None else HOLDS if self.holds else FAILS)
+        if not self.over_data_sets.decides:
+            return word
+        sign = 1 if self.metric.larger_is_better else -1
+        upper_end = sign * self.over_data_sets.middle + self.over_data_sets.half
+        return against_size(word, upper_end, self.claimed)
 
-def outcome(
-    claim: Claim,
-    metrics: Sequence[Metric],
-    rows: Rows,
-    store: Store,
-    cluster: Callable[[str], str] = data_set,
-) -> Outcome | None:
+
+def outcome(claim: Claim, metrics: Sequence[Metric], rows: Rows, store: Store) -> Outcome | None:
     """What the runs say of a claim; None if no row has enough seeds of both columns.
 
     Args:
@@ -113,7 +137,6 @@ def outcome(
         metrics: of the table.
         rows: its cells.
         store: its runs.
-        cluster: the data set of a row.
     """
     metric = next(metric for metric in metrics if metric.name == claim.metric)
     differences, runs = [], []
@@ -127,11 +150,12 @@ def outcome(
             runs += [run for cell in both for run in finished_runs(store, cell)]
     if not differences:
         return None
-    over = _over_sets({of_row.row: of_row.percent.middle for of_row in differences}, cluster)
+    percents = {of_row.row: of_row.percent.middle for of_row in differences}
     tested = {of_row.row: of_row.tested for of_row in differences if of_row.tested is not None}
-    decides = over if claim.says is Says.BETTER else _over_sets(tested, cluster)
-    published = {cluster(row) for row in rows if any(cell.paper for cell in rows[row].values())}
-    clusters = {cluster(of_row.row) for of_row in differences}
+    counted = percents if claim.says is Says.BETTER else tested
+    over = interval(list(by_cluster(counted, source).values()))
+    published = {source(row) for row in rows if any(cell.paper for cell in rows[row].values())}
+    clusters = {source(row) for row in counted}
     return Outcome(
         claim=claim,
         metric=metric,
@@ -139,12 +163,28 @@ def outcome(
         data_sets=len(clusters),
         published=len(clusters & published),
         over_data_sets=over,
-        over_rows=interval([of_row.percent.middle for of_row in differences]),
+        over_rows=interval(list(counted.values())),
+        over_all=interval(list(by_cluster(percents, source).values())),
         verdicts=[] if over is None else _judge(metric, over, 100 * metric.margin.fraction),
-        holds=_holds(claim, decides, metric),
+        holds=_holds(claim, over, metric),
+        claimed=_claimed(claim, metric, rows),
         runs=len(runs),
         early=sum(not metric.margin.is_tested_by(run["made"]) for run in runs),
     )
+
+
+def _claimed(claim: Claim, metric: Metric, rows: Rows) -> float | None:
+    """The smallest improvement that a paper prints for a claim of one, in per cent."""
+    if claim.says is not Says.BETTER:
+        return None
+    sign = 1 if metric.larger_is_better else -1
+    printed = []
+    for cells in rows.values():
+        both = [cells[name].paper.get(metric.name) for name in (claim.column, claim.other)
+                if name in cells]  # fmt: skip
+        if len(both) == 2 and both[0] and both[1]:
+            printed.append(100 * sign * (both[0][0] / both[1][0] - 1))
+    return min(printed, default=None)
 
 
 def verdicts(
@@ -157,15 +197,18 @@ def verdicts(
         return []
     margins = dict.fromkeys(of_claim.metric.margin for of_claim in results)
     stated = " or ".join(f"{100 * m.fraction:g} % (stated {m.stated[:10]})" for m in margins)
-    early = any(of_claim.early for of_claim in results)
+    early = any(of_claim.early and of_claim.claim.says is not Says.BETTER for of_claim in results)
+    one_source = any(row.row.startswith("ETTm2") for of_claim in results for row in of_claim.rows)
     return [
         *(part for of_claim in results for part in _page(of_claim)),
         f"Intervals are 95 % confidence intervals by Student's t over {FEWEST} numbers or more: "
         "for a row over its seeds, paired; over data sets with the mean of its rows as the one "
-        "number of each. Two models are not distinguishable if the interval contains 0 or has "
+        "number of each"
+        + (", and ETTh2 and ETTm2, of one transformer, as one data set" if one_source else "")
+        + (", where a margin decides without runs that predate it" if early else "")
+        + ". Two models are not distinguishable if the interval contains 0 or has "
         "no width, which does not prove them equal. They are comparable if it lies within our "
-        f"margin, {stated} of the other model's mean."
-        + (" Runs that predate the margin do not test it." if early else ""),
+        f"margin, {stated} of the other model's mean.",
     ]
 
 
@@ -194,11 +237,6 @@ def _compare_row(
     )
 
 
-def _over_sets(percents: Mapping[str, float], cluster: Callable[[str], str]) -> Interval | None:
-    """The interval of means of data sets, from shares by row; None for too few of them."""
-    return interval(list(by_data_set(percents, cluster).values()))
-
-
 def _percent_difference(both: Sequence[tuple[float, float]]) -> float:
     """The mean difference of pairs in per cent of the second's mean."""
     ours, theirs = (statistics.mean(of_column) for of_column in zip(*both, strict=True))
@@ -225,13 +263,12 @@ def _page(result: Outcome) -> list[str]:
         ]
         for of_row in result.rows
     ]
-    if result.data_sets > 1:
-        what, over = (
-            f"mean of {result.data_sets} data sets, % of {claim.other}",
-            result.over_data_sets,
-        )
+    if len({source(of_row.row) for of_row in result.rows}) > 1:
+        over, count = result.over_data_sets, result.data_sets
+        what = f"mean of {count} data set{'s' if count != 1 else ''}, % of {claim.other}"
         percent = "-" if over is None else f"{text(over, 1)} %"
-        lines.append([what, percent, ", ".join(result.verdicts) or TOO_FEW])
+        said = [*result.verdicts, *[SMALLER] * (result.word == SMALLER)]
+        lines.append([what, percent, ", ".join(said) or TOO_FEW])
     summary = ", ".join(f"{verdict} in {n}" for verdict, n in counts.items())
     early = f" {result.early} of {result.runs} runs predate the margin."
     heads = ["", f"{claim.metric}: {claim.column} - {claim.other}, 95 %", claim.column]

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from experiments import figures
+from experiments.again import usage
 from experiments.intervals import spread
 from experiments.pages import write_page
 from experiments.store import Store
@@ -54,6 +55,11 @@ def _facts(table: Table, scale: str, store: Store, missing: Sequence[str]) -> li
         ["not run", table.not_run],
         *([["left out", stale]] if store.num_stale else []),
         ["rows without a run", "; ".join(missing) or "none"],
+        *(
+            [["again", usage(table.base_command(scale), store.runs, table.extras)]]
+            if store.runs
+            else []
+        ),
     ]
 
 

@@ -8,7 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from experiments.again import COSTS, choose, compare, name_parts
 from experiments.experiment import Experiment, Flags
+from experiments.options import run_options
 from experiments.store import Store
 from experiments.tables import page
 from experiments.tables.cells import Cell, Metric, data_set
@@ -68,9 +70,13 @@ class Table(Experiment):
 
     def command(self, scale: str, seeds: int = 3) -> str:
         """What gives its results again."""
+        return self.base_command(scale) + (f" --seeds {seeds}" if scale != "quick" else "")
+
+    def base_command(self, scale: str) -> str:
+        """The command without what chooses runs."""
         if scale == "quick":
             return f"python -m {self.module} --quick"
-        return f"{DATA_FOLDER}=FOLDER {super().command(scale)} --seeds {seeds}"
+        return f"{DATA_FOLDER}=FOLDER {super().command(scale)}"
 
     def run_command(self, scale: str, cell: Cell, seed: int) -> str:
         """The command that trains one run after the runs of smaller seeds."""
@@ -110,6 +116,22 @@ class Table(Experiment):
                 config = cell.config.replace(seed=seed, **self.options(scale))
                 command = self.run_command(scale, cell, seed)
                 store.train(cell.row, cell.column, config, runs / store.path.stem, command)
+
+    def again(self, scale: str, output: Path, row: str) -> str:
+        """Trains a stored run next to what is stored of it."""
+        store = self.store(scale, output)
+        runs = store.runs
+        run = runs[choose([", ".join(name_parts(one)) for one in runs], row)]
+        cells = self.runnable(run["row"], run["column"])
+        cell = next(c for c in cells if (c.row, c.column) == (run["row"], run["column"]))
+        config = cell.config.replace(seed=run["seed"], **self.options(scale))
+        made = f"commit {run['made']['commit']}"
+        if not store.holds({**{k: run[k] for k in ("row", "column", "seed")},
+                            "options": run_options(config)}):  # fmt: skip
+            made += ", with other options than today's"
+        parts = ("report", "failure", *COSTS)
+        both = [{k: one[k] for k in parts if k in one} for one in (run, store.repeat(config))]
+        return f"{made}\n\n{compare(*both)}"
 
     def runnable(self, rows: str = "", columns: str = "") -> list[Cell]:
         """The cells whose data are available.

@@ -240,6 +240,7 @@ def _text(difference: Any) -> str:
 
 EXPERIMENT = Measured(
     module="experiments.text.bits_per_byte",
+    extras="plots,text",
     sizes={"": Size()},
     measure=measure,
     table=table,

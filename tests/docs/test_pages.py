@@ -1,6 +1,7 @@
 """Pages with examples run here, too: on eight devices, warnings as errors."""
 
 import doctest
+import importlib
 import json
 import os
 import re
@@ -88,3 +89,18 @@ def test_workers_on_ray_train_as_one_process(tmp_path):
     for name in ("train_loss", "validation_loss"):
         losses = ([values[name] for values in history] for history in (two, one))
         np.testing.assert_allclose(*losses, rtol=1e-5)
+
+
+def test_every_table_is_linked_where_the_site_is_not_built(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """``efficiency_directive.links`` says with which line."""
+    pytest.importorskip("sphinx")
+    monkeypatch.syspath_prepend(DOCS / "_ext")
+    directive = importlib.import_module("efficiency_directive")
+    pages = {page: page.read_text() for page in sorted(DOCS.rglob("*.md"))}
+    found = [(page, *each) for page in pages for each in directive.links(page)]
+    assert len(found) > 60 and directive.LINKS.sub("", f"a\n{found[0][2]}b") == "a\nb"
+    assert [
+        (page.name, line) for page, block, line in found if block + line not in pages[page]
+    ] == []

@@ -42,18 +42,24 @@ from experiments.rules import (
 from experiments.statements import Statement, statements_table
 from experiments.verdicts import (
     CASES,
+    CLAIMED_SIZE,
     FAILS,
     HOLDS,
     IN_PART,
     NOT_RUN,
+    ONE_SEED,
     OPEN,
+    SEEDS,
+    SMALLER,
     TOO_FEW,
     NotMeasuredError,
     Rule,
     Verdict,
     Word,
+    against_size,
     combine,
     get_rules,
+    require_seeds,
 )
 from flax_linattn.bench import normal
 
@@ -97,11 +103,29 @@ def test_a_counterexample_leaves_a_part() -> None:
     assert (
         combine([HOLDS, FAILS]) == combine([OPEN, IN_PART]) == combine([HOLDS, IN_PART]) == IN_PART
     )
-    assert combine([TOO_FEW]) == OPEN
+    assert combine([TOO_FEW]) == combine([ONE_SEED]) == combine([SMALLER, HOLDS]) == OPEN
+    assert combine([SMALLER, SMALLER]) == SMALLER and combine([SMALLER, FAILS]) == FAILS
     assert combine([HOLDS, OPEN]) == OPEN and combine([FAILS, OPEN]) == FAILS
     assert combine([HOLDS, HOLDS]) == HOLDS
     with pytest.raises(NotMeasuredError):
         combine([])
+
+
+def test_a_claimed_size_gives_a_third_outcome() -> None:
+    """Only to what is undecided, and only where the whole interval is below what is claimed."""
+    found = [against_size(Word(OPEN), 0.7, claimed) for claimed in (4.0, 0.7, 0.5, -1.0, None)]
+    assert found == [SMALLER, OPEN, OPEN, OPEN, OPEN]
+    assert get_rules(found[0]) == (CLAIMED_SIZE,) and get_rules(found[1]) == ()
+    assert (
+        against_size(Word(HOLDS), 0.7, 4.0) == HOLDS and against_size(Word(FAILS), -1, 4) == FAILS
+    )
+
+
+def test_one_seed_is_no_answer() -> None:
+    assert (
+        require_seeds(Word(FAILS, TIMES), 1) == ONE_SEED and require_seeds(Word(HOLDS), 2) == HOLDS
+    )
+    assert get_rules(require_seeds(Word(HOLDS, TIMES), 1)) == (TIMES, SEEDS)
 
 
 def test_exponents_are_those_of_long_sequences() -> None:
@@ -161,8 +185,8 @@ def test_a_page_has_the_rules_that_it_uses() -> None:
 
 def test_rows_older_than_a_rule_are_marked() -> None:
     one = Statement("A", "more", lambda rows: Verdict(more([2]), "2"))
-    assert "measured on 2026-11-21, before the rules" in statements_table([one], [], OLD)[-1]
-    assert not any("before" in part for part in statements_table([one], [], NEW))
+    assert f"*Stated {TIMES.stated[:10]}, after the rows" in statements_table([one], [], OLD)[-1]
+    assert not any("after the rows" in part for part in statements_table([one], [], NEW))
     # A day alone begins at midnight; the code's own time is told where it is known.
     day = {"date": rules.STATED[:10]}
     assert statements.early([TIMES], day)

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from experiments import report
+from experiments import again, extra_line, report
 from experiments.measured import Measured
 
 
@@ -56,6 +56,44 @@ def test_what_is_interrupted_says_how_it_goes_on(experiment, tmp_path, capsys):
         stopped.main(["--output", str(tmp_path)])
     assert end.value.code == 130
     assert "the same command goes on from here" in capsys.readouterr().err
+
+
+def test_one_row_is_computed_again_beside_the_stored_one(experiment, tmp_path, capsys):
+    experiment.main(["--output", str(tmp_path)])
+    stored = (tmp_path / "squares-cpu.json").read_text()
+    (tmp_path / "squares-cpu.json").write_text(stored.replace('"square": 1', '"square": 2'))
+    capsys.readouterr()
+    experiment.main(["--output", str(tmp_path), "--again", "n 0"])
+    assert "2 of 2 values are equal. Times (0) are not" in capsys.readouterr().out
+    experiment.main(["--output", str(tmp_path), "--again", "n 1"])
+    out = capsys.readouterr().out
+    assert "| square | 2 | 1 |\n| n | 1 | 1 |" in out and "1 of 2" in out and "5.0e-01" in out
+    assert '"square": 2' in (tmp_path / "squares-cpu.json").read_text()
+    for row, message in (("n 7", "names no stored row"), ("n", "names no"), ("n 1, x", "names no")):
+        with pytest.raises(SystemExit):
+            experiment.main(["--output", str(tmp_path), "--again", row])
+        assert message in capsys.readouterr().err
+
+
+def test_a_page_names_the_cheapest_row_and_its_cost():
+    rows = [{"data": "a, b", "seed": s, "seconds": 60.0 * (2 - s)} for s in (0, 1)]
+    text = again.usage("python -m x", rows, "plots")
+    assert text.startswith("`python -m x --again 'data a, b, seed 1'`")
+    assert "this one took 1.0 minutes of a core, all 2 took 3.0; extras: `.[plots]`" in text
+    names = [", ".join(again.name_parts(row)) for row in rows]
+    assert again.choose(names, "seed 1") == again.choose(names, "data a, b, seed 1") == 1
+    with pytest.raises(ValueError, match="names 2 stored rows"):
+        again.choose(names, "data a, b")
+
+
+def test_times_are_not_compared():
+    both = [{"seconds": s, "milliseconds": {"median": s}, "time_nll": 1.0} for s in (1.0, 2.0)]
+    assert "1 of 1 values are equal. Times (2) are not compared" in again.compare(*both)
+
+
+def test_a_missing_package_is_one_line():
+    assert "needs matplotlib: pip install 'flax-linattn[plots]'" in extra_line("matplotlib")
+    assert extra_line("nowhere").endswith("pip install nowhere")
 
 
 def test_every_experiment_names_its_own_module():

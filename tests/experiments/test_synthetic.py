@@ -70,6 +70,16 @@ def test_a_run_that_failed_counts_nothing():
     assert learning_curves.median(row) == 0.5
 
 
+def test_runs_that_still_rise_decide_no_plateau():
+    """Unless there are as many as the paper's."""
+    flat, rising = [0.5] * 50, [0.5] * 40 + [0.53] * 10
+    word = rules.about(0.5, 0.36)
+    assert rules.finished(word, [flat] * 8) == FAILS
+    unfinished = rules.finished(word, [flat] * 7 + [rising])
+    assert unfinished == f"{OPEN}, unfinished runs"
+    assert rules.finished(word, [rising] * rules.PAPER_RUNS) == FAILS
+
+
 @pytest.mark.parametrize(
     ("did", "of", "low", "high", "word"),
     [(16, 16, 0.794, 1, HOLDS), (0, 16, 0, 0.206, FAILS), (8, 16, 0.247, 0.753, OPEN)],

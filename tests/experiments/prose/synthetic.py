@@ -86,9 +86,12 @@ def recall_of_eight() -> list[float]:
 
 
 SENTENCES: list[Sentence] = [
-    Sentence("No: it recalls {:.2f} of eight pairs, softmax attention {:.2f}", recall_of_eight),
     Sentence(
-        "Yes: Aaren recalls {:.2f} of eight pairs",
+        "Not decided: in one seed it recalls {:.2f} of eight pairs, softmax attention {:.2f}",
+        recall_of_eight,
+    ),
+    Sentence(
+        "Not decided: in one seed Aaren recalls {:.2f} of eight pairs",
         lambda: recalled(("aaren", "width", "recall", 8)),
     ),
     Sentence("Exact element-wise attention recalls {:.2f} of eight", lambda: recall_of_eight()[:1]),

@@ -8,10 +8,12 @@ from typing import Any
 
 from experiments import findings, report
 from experiments.forecasting import contexts, defaults, statistical
+from experiments.intervals import BETTER, WORSE, text
 from experiments.tables.baselines import losses
 from experiments.tables.cells import by_data_set, data_set, finished_runs, values
 from experiments.tables.claims import Outcome
 from experiments.tables.page import collect_baselines
+from experiments.verdicts import HOLDS, OPEN, SMALLER
 from tests.experiments.prose import Allowed, Sentence, spelled
 from tests.experiments.prose import stored as read
 
@@ -40,6 +42,48 @@ def outcome(name: str, column: str, other: str, metric: str) -> Outcome:
         if (found.claim.column, found.claim.other) == (column, other)
         and found.claim.metric == metric
     )
+
+
+def single_rows() -> Iterable[Any]:
+    """Comparisons of Aaren and softmax attention, and those in which it is worse, and better."""
+    own = [
+        found
+        for of in stored().values()
+        for found in findings.outcomes(of)
+        if (found.claim.column, found.claim.other) == ("aaren", "softmax")
+    ]
+
+    def listed(verdict: str) -> str:
+        texts = [
+            f"{row.row} ({found.metric.name.removesuffix(', %')} {text(row.difference, 1)} points)"
+            if found.metric.larger_is_better
+            else f"{row.row} ({found.metric.name} {text(row.percent, 1)} %)"
+            for found in own
+            for row in found.rows
+            if verdict in row.verdicts
+        ]
+        return " and ".join(filter(None, [", ".join(texts[:-1]), *texts[-1:]]))
+
+    return sum(len(found.rows) for found in own), listed(WORSE), listed(BETTER)
+
+
+def confirmed() -> Iterable[Any]:
+    """Nothing that one model is better; what is not worse; and what is smaller than claimed."""
+    found = {
+        (of.table.short_name, one.claim.text, one.metric.name): one.word
+        for of in stored().values()
+        for one in findings.outcomes(of)
+    }
+    held = {key[:2] for key, word in found.items() if word == HOLDS}
+    assert held == {(ELEMENTWISE, "EA-6 is at least as good as SA")}
+    smaller = {key[:2] for key, word in found.items() if word == SMALLER}
+    assert smaller == {(ELEMENTWISE, "SA is better than EA-2")}
+    assert all(word in (HOLDS, SMALLER) or word.startswith(OPEN) for word in found.values())
+    metrics = ("MAE", "RMSE")
+    claimed = [outcome(ELEMENTWISE, "SA", "EA-2", metric) for metric in metrics]
+    for one in claimed:
+        assert one.over_data_sets is not None and one.claimed is not None
+        yield from (one.over_data_sets.middle, one.over_data_sets.half, one.claimed)
 
 
 def of_data_sets(found: Outcome) -> dict[str, float]:
@@ -212,6 +256,16 @@ def range_of_defaults(model: str, name: str, factor: float = 1) -> tuple[float, 
 
 
 SENTENCES = [
+    Sentence(
+        "Of {} comparisons of a row over seeds, Aaren is worse than softmax attention on {}, and "
+        "better on {}",
+        single_rows,
+    ),
+    Sentence(
+        "by {:+.1f} ± {:.1f} % of its MAE and {:+.1f} ± {:.1f} % of its RMSE, where the paper "
+        "prints at least {:.1f} and {:.1f} %",
+        lambda: [list(confirmed())[i] for i in (0, 1, 3, 4, 2, 5)],
+    ),
     Sentence(
         "**Errors are lower on each of {} series**, by {:.0f} to {:.0f} %. Most of the gain is "
         "the context length, which the ridge selects: the default is within {:.1f} % of the ridge "
