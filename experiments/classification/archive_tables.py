@@ -283,6 +283,7 @@ def plot(rows: Rows) -> Any:
         axes.set_title(name, fontsize=10)
     for axes in (*grid[1, :-1], grid[0, -1]):
         axes.set_xlabel("observations, % of the series")
+    grid[0, -1].tick_params(labelbottom=True)
     for axes in grid[:, 0]:
         axes.set_ylabel("accuracy, %")
     labels = {

@@ -2,7 +2,9 @@
 
 import numpy as np
 import pytest
+from flax import nnx
 
+from flax_linattn import data, models
 from flax_linattn.tasks.classify.series import early
 
 PREFIXES = (2, 4, 8)
@@ -51,6 +53,20 @@ def test_the_threshold_has_the_largest_harmonic_mean():
     )
     found = early.decide(logits, lengths, PREFIXES, threshold).values(labels)
     assert found["harmonic_mean"] == pytest.approx(best, abs=5e-3)
+
+
+def test_streams_are_compared_in_each_bucket():
+    """Batches of several padded lengths, and the answer for whole series."""
+    rng = np.random.default_rng(0)
+    x, labels = rng.normal(size=(12, 24, 2)).astype(np.float32), np.arange(12) % 2
+    lengths = np.where(np.arange(12) < 6, 10, 24)
+    arrays = {"values": x, "mask": np.arange(24) < lengths[:, None], "labels": labels}
+    model = models.MiniRocketClassifier(2, 2, 24, num_features=84, rngs=nnx.Rngs(0))
+    model.fit(x, labels, mask=arrays["mask"])
+    batches = data.BucketBatches(arrays, 4, lengths=(12, 24), seed=None)
+    assert {batch["mask"].shape[1] for batch in batches} == {12, 24}
+    found = early.stream_error(model, batches)
+    assert found["stream_max_error"] < 1e-5 and found["stream_steps"] == 12 * 11
 
 
 def test_attention_gets_a_weight_only_where_it_helps():

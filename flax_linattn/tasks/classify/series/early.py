@@ -241,7 +241,7 @@ def stream_error(
     parallel = np.exp(prefix_logits(model, batches, prefixes))
     ends = np.minimum([*prefixes, mask.shape[1]], mask.sum(axis=1)[:, None])
     steps = np.argmax(np.cumsum(mask, axis=1)[:, None] >= ends[..., None], axis=-1)
-    steps[:, -1] = mask.shape[1]
+    steps[:, -1] = -1  # whole series
     parts, order, first, max_error = nnx.split(model), batches.order, 0, 0.0
     for index in range(len(batches)):
         batch = batches.batch(index)
@@ -262,16 +262,16 @@ def _cut_logits(
     return log_probabilities(model, cut, _compute_cut_logits)
 
 
-def compute_logits(model: Any, batch: dict[str, Array], dropout_key: Array | None) -> Array:
-    """Computes the logits of a batch of padded series that have ended, float [B, classes]."""
-    own = {"ended": True} if isinstance(model, models.MiniRocketClassifier) else {}
+def compute_logits(
+    model: Any, batch: dict[str, Array], dropout_key: Array | None, *, ended: bool = True
+) -> Array:
+    """Computes the logits of a batch of padded series, which have ended or go on, [B, classes]."""
+    own = {"ended": ended} if isinstance(model, models.MiniRocketClassifier) else {}
     logits: Array = model(batch["values"], mask=batch["mask"], dropout_key=dropout_key, **own)
     return logits
 
 
-def _compute_cut_logits(model: Any, batch: dict[str, Array], dropout_key: Array | None) -> Array:
-    logits: Array = model(batch["values"], mask=batch["mask"], dropout_key=dropout_key)
-    return logits
+_compute_cut_logits = partial(compute_logits, ended=False)
 
 
 @partial(jax.jit, static_argnums=0)  # compiled once for many runs

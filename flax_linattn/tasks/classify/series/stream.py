@@ -100,7 +100,7 @@ class ClassifyStream(ClassStream[NDArray[np.float64]]):
         return {"inputs": [channels], "outputs": self.class_outputs()}
 
     def step(self, observation: NDArray[np.float64] | None) -> Prediction | None:
-        """Processes an observation; None begins a new sequence, and predicts nothing.
+        """Processes an observation; None ends a sequence, and predicts nothing.
 
         Raises:
             ValueError: If a sequence is longer than the model supports, or a value is out of range.
@@ -110,12 +110,15 @@ class ClassifyStream(ClassStream[NDArray[np.float64]]):
         return prediction
 
     def cells(self, observation: NDArray[np.float64] | None) -> Sequence[Any] | None:
-        """Returns the step, the most likely class, the decision if any, and the probabilities."""
-        whole = list(self._whole()) if observation is None else []
+        """Returns the step, the most likely class, the decision if any, and the probabilities.
+
+        A blank line, None, returns those of the sequence that it ends, if there is a decision rule.
+        """
+        whole = self._whole() if observation is None else None
         cells = super().cells(observation)
         if cells is None:
             self._decision = 0
-            return whole[0] if whole else None
+            return whole
         if not self._prefix_lengths:
             return cells
         probabilities = np.asarray(cells[2:])
@@ -129,18 +132,20 @@ class ClassifyStream(ClassStream[NDArray[np.float64]]):
         return [*cells[:2], decision, *cells[2:]]
 
     def last_cells(self) -> Iterator[Sequence[Any]]:
-        """Yields the row of a test sequence that has ended; other input may go on later."""
-        if self._sequence is not None:
-            yield from self._whole()
+        """Yields the row of a test sequence, which has ended; other input may go on later."""
+        whole = self._whole() if self._sequence is not None else None
+        if whole is not None:
+            yield whole
 
-    def _whole(self) -> Iterator[Sequence[Any]]:
-        """Yields the row of a sequence that has ended, if there is a decision rule."""
-        if self._prefix_lengths and self._stream.num_steps:
-            parts, classes = nnx.split(self._run.model), self._run.data_spec.classes
-            probabilities = np.asarray(_finish(*parts, self._logits, self._stream.state))
-            best = int(probabilities.argmax())
-            decision = classes[self._decision - 1 if self._decision else best]
-            yield [self._stream.num_steps, classes[best], decision, *probabilities]
+    def _whole(self) -> Sequence[Any] | None:
+        """Returns the row of a sequence that has ended; None without a rule or observation."""
+        if not (self._prefix_lengths and self._stream.num_steps):
+            return None
+        parts, classes = nnx.split(self._run.model), self._run.data_spec.classes
+        probabilities = np.asarray(_finish(*parts, self._logits, self._stream.state))
+        best = int(probabilities.argmax())
+        decision = classes[self._decision - 1 if self._decision else best]
+        return [self._stream.num_steps, classes[best], decision, *probabilities]
 
     def is_possible(self, record: Record) -> bool:
         """Whether the decided class exists."""
