@@ -13,8 +13,8 @@ VERDICTS = (HOLDS, IN_PART, FAILS, SMALLER, OPEN, NOT_RUN)
 TOO_FEW, ONE_SEED = f"{OPEN}, too few data sets", f"{OPEN}, one seed"
 
 REVISED = "2026-11-29T18:00:00+00:00"
-"""When rules were added that all stored runs predate, each of which takes a verdict back or makes
-it more exact; none makes an undecided claim hold."""
+"""When rules were added that all runs stored by then predate. By these runs, each took a verdict
+back or made it more exact; none made an undecided claim hold."""
 
 
 class NotMeasuredError(Exception):
@@ -115,9 +115,9 @@ def against_size(word: Word, upper_end: float, claimed: float | None) -> Word:
     return Word(SMALLER, *word.rules, CLAIMED_SIZE)
 
 
-def require_seeds(word: str, seeds: int) -> Word:
-    """The word on runs of a number of seeds: one seed decides nothing."""
-    return Word(ONE_SEED if seeds < 2 else word, *get_rules(word), *[SEEDS] * (seeds < 2))
+def one_seed(word: str) -> Word:
+    """The word on what was run with one seed, which decides nothing: only the rules are kept."""
+    return Word(ONE_SEED, *get_rules(word), SEEDS)
 
 
 def opposite(word: Word) -> Word:

@@ -25,6 +25,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from experiments.again import RepeatJournal
 from experiments.classification.archive_methods import (
     CHANGED_FOR,
     EARLIER,
@@ -78,7 +79,9 @@ def measure(
         What was not computed, with the reason.
     """
     for row in (row for row in stored_rows(journal.path) if row["method"] in EARLIER):
-        journal.row({k: row[k] for k in ("data_set", "method", "seed")}, partial(dict, row))
+        journal.row(
+            {k: row[k] for k in ("data_set", "method", "seed")}, partial(keep, row, journal)
+        )
     made = origin()
     files, missing = find_files(data_folder())
     missing = {name: missing[name] for name in size.data_sets if name in missing}
@@ -101,6 +104,20 @@ def measure(
                 job = partial(method.classify, files[data_set], seed, size.time_limit)
                 journal.row(key, partial(timed, job, made))
     return missing
+
+
+def keep(row: dict[str, Any], journal: Journal) -> dict[str, Any]:
+    """The row of an earlier method, for a file with another head.
+
+    Raises:
+        ValueError: it is to be computed again, which only its own commit can.
+    """
+    if isinstance(journal, RepeatJournal):
+        raise ValueError(
+            f"--again does not compute {row['method']!r}, a method of earlier code: check out "
+            f"commit {row['made']['commit']}, and run the experiment there."
+        )
+    return dict(row)
 
 
 def stored_rows(path: Path) -> list[dict[str, Any]]:

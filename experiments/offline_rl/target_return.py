@@ -21,7 +21,7 @@ from experiments.offline_rl import table1
 from experiments.offline_rl.rules import follows
 from experiments.offline_rl.runs import make_run_environments, play_timed, train_run
 from experiments.statements import Statement
-from experiments.verdicts import Verdict, combine, require_seeds
+from experiments.verdicts import Verdict, combine, one_seed
 from flax_linattn.bench import Journal
 from flax_linattn.bench.plots import import_figure
 from flax_linattn.bench.report import markdown
@@ -89,7 +89,7 @@ def judge_correlation(mechanism: str, mode: str) -> Any:
             row["data"]: correlation(row, mode) for row in rows if row["mechanism"] == mechanism
         }
         listed = ", ".join(f"{data} {each:+.2f}" for data, each in values.items())
-        word = require_seeds(combine(map(follows, values.values())), seeds=1)
+        word = one_seed(combine(map(follows, values.values())))
         return Verdict(word, f"rank correlations, one run each: {listed}")
 
     return judge

@@ -23,7 +23,7 @@ from experiments.sequences.rules import centered
 from experiments.sequences.runs import cached_task
 from experiments.statements import Statement
 from experiments.tables.table import data_folder
-from experiments.verdicts import Verdict, combine, require_seeds, rows_with
+from experiments.verdicts import Verdict, combine, one_seed, rows_with
 from flax_linattn import tasks, training
 from flax_linattn.bench import Journal
 from flax_linattn.bench.plots import import_figure
@@ -149,7 +149,7 @@ def around_zero(rows: Rows) -> Verdict:
         ratios = ", ".join(f"{own['mean'] / own['std']:+.2f}" for own in row["layers"])
         texts.append(f"{row['data']} {ratios}")
     ours = f"mean / standard deviation, layer by layer, one run each: {'; '.join(texts)}"
-    return Verdict(require_seeds(combine(words), seeds=1), ours)
+    return Verdict(one_seed(combine(words)), ours)
 
 
 def table(rows: Rows, size: Size) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterable, Sequence
 
-from experiments.intervals import Interval
+from experiments.intervals import FEWEST, Interval
 from experiments.rules import above
 from experiments.verdicts import (
     CLAIMED_SIZE,
@@ -17,6 +17,7 @@ from experiments.verdicts import (
     OPEN,
     REVISED,
     SMALLER,
+    TOO_FEW,
     Rule,
     Word,
     against_size,
@@ -77,7 +78,12 @@ def competitive(difference: Interval | None) -> Word:
 
 
 def on_majority(words: Sequence[Word]) -> Word:
-    """The word on a model against another one over most data sets, from each set's word."""
+    """The word on a model against another one over most data sets, from each set's word.
+
+    Fewer than ``FEWEST`` data sets decide nothing: "all but one" of two is one.
+    """
+    if len(words) < FEWEST:
+        return Word(TOO_FEW, MAJORITY, AHEAD)
     if words.count(HOLDS) >= len(words) - 1:
         return Word(HOLDS, MAJORITY, AHEAD)
     smaller = words.count(SMALLER) + words.count(FAILS) >= 2

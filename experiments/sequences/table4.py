@@ -29,8 +29,8 @@ from experiments.verdicts import (
     Verdict,
     Word,
     combine,
+    one_seed,
     opposite,
-    require_seeds,
     rows_with,
 )
 from flax_linattn import ops
@@ -175,7 +175,7 @@ def fails(by: str, stage: str, form: str) -> Judge:
     def judge(rows: Rows) -> Verdict:
         (row,) = rows_with(rows, run=CURVE, by=by, stage=stage, form=form, dtype=HALF)
         word, numbers_text = convergence(row)
-        return Verdict(require_seeds(opposite(word), seeds=1), f"one run: {numbers_text}")
+        return Verdict(one_seed(opposite(word)), f"one run: {numbers_text}")
 
     return judge
 
@@ -190,7 +190,7 @@ def stable(by: str, stages: Sequence[str]) -> Judge:
             word, numbers = convergence(row)
             words.append(word)
             texts.append(f"{ROWS[stage]}: {numbers}")
-        return Verdict(require_seeds(combine(words), seeds=1), f"one run each: {'; '.join(texts)}")
+        return Verdict(one_seed(combine(words)), f"one run each: {'; '.join(texts)}")
 
     return judge
 
@@ -211,7 +211,7 @@ def overflow(rows: Rows) -> Verdict:
         word = overflows(value)
         words.append(word if stage == "plain" else opposite(word))
         texts.append(f"{ROWS[stage]}: {name} up to {number(value)}")
-    return Verdict(require_seeds(combine(words), seeds=1), f"one run each: {'; '.join(texts)}")
+    return Verdict(one_seed(combine(words)), f"one run each: {'; '.join(texts)}")
 
 
 def table(rows: Rows, size: Size) -> str:

@@ -31,7 +31,7 @@ from experiments.verdicts import (
     Verdict,
     Word,
     combine,
-    require_seeds,
+    one_seed,
     rows_with,
 )
 from flax_linattn import inference, models
@@ -175,7 +175,7 @@ def recalls_as_softmax(mechanism: str) -> Judge:
             )
             words.append(Word(HOLDS if own >= softmax - NEAR else FAILS, AS_SOFTMAX))
             texts.append(f"{pairs} pairs {own:.2f} against {softmax:.2f}")
-        word = require_seeds(combine(words), seeds=1)
+        word = one_seed(combine(words))
         return Verdict(word, f"one seed: {'; '.join(texts)}")
 
     return judge

@@ -27,7 +27,7 @@ from experiments.synthetic.learning_curves import Place, Size, make_config
 from experiments.synthetic.rules import RIGHT
 from experiments.synthetic.runs import Cell, make_runs, train_runs
 from experiments.synthetic.search import load_setting
-from experiments.verdicts import FAILS, HOLDS, NotMeasuredError, Rule, Verdict, Word, require_seeds
+from experiments.verdicts import FAILS, HOLDS, NotMeasuredError, Rule, Verdict, Word, one_seed
 from flax_linattn import models, ops, training
 from flax_linattn.bench import Journal
 from flax_linattn.bench.plots import import_figure
@@ -120,7 +120,7 @@ def not_settled(rows: Rows) -> Verdict:
         f"N{row['base']}T{row['delay']} {row['mechanism']} {100 * row['on_deciding']:.0f} %"
         for row in last
     )
-    word = require_seeds(Word(FAILS if max_weight > 0.5 else HOLDS, SETTLED), seeds=1)
+    word = one_seed(Word(FAILS if max_weight > 0.5 else HOLDS, SETTLED))
     return Verdict(word, f"one run: {texts}")
 
 

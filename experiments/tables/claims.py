@@ -179,9 +179,9 @@ def _claimed(claim: Claim, metric: Metric, rows: Rows) -> float | None:
         return None
     sign = 1 if metric.larger_is_better else -1
     printed = []
-    for cells in rows.values():
+    for row, cells in rows.items():
         both = [cells[name].paper.get(metric.name) for name in (claim.column, claim.other)
-                if name in cells]  # fmt: skip
+                if claim.rows in row and name in cells]  # fmt: skip
         if len(both) == 2 and both[0] and both[1]:
             printed.append(100 * sign * (both[0][0] / both[1][0] - 1))
     return min(printed, default=None)

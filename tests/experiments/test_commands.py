@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+import experiments
 from experiments import again, extra_line, report
 from experiments.measured import Measured
 
@@ -93,7 +94,14 @@ def test_times_are_not_compared():
 
 def test_a_missing_package_is_one_line():
     assert "needs matplotlib: pip install 'flax-linattn[plots]'" in extra_line("matplotlib")
-    assert extra_line("nowhere").endswith("pip install nowhere")
+    assert "flax-linattn[kernels]" in extra_line("fla")
+    assert extra_line("tslearn").endswith("pip install tslearn")
+
+
+def test_a_module_of_no_extra_keeps_its_traceback(capsys):
+    for name in ("experiments", "experiments.nowhere", "matplotlib.nowhere", "nowhere"):
+        experiments._explain(ModuleNotFoundError, ModuleNotFoundError(name=name), None)
+        assert capsys.readouterr().err.startswith("ModuleNotFoundError")
 
 
 def test_every_experiment_names_its_own_module():

@@ -20,6 +20,7 @@ from experiments.verdicts import (
     ONE_SEED,
     OPEN,
     SMALLER,
+    TOO_FEW,
     NotMeasuredError,
     Word,
     opposite,
@@ -174,6 +175,7 @@ def test_a_data_set_of_which_nothing_was_learned_is_no_tie():
     assert name in table3.left_out(found, "taylorshift", "softmax")
     words = [[Word(w) for w in found] for found in ([SMALLER, FAILS, OPEN], [SMALLER, OPEN, HOLDS])]
     assert [rules.on_majority(each) for each in words] == [SMALLER, OPEN]
+    assert rules.on_majority([Word(FAILS)]) == rules.on_majority([Word(HOLDS)] * 2) == TOO_FEW
 
 
 def test_convergence_overflow_and_length_have_words():

@@ -197,6 +197,8 @@ def test_an_improvement_smaller_than_the_papers_is_called_so(tmp_path):
     assert found.claimed == pytest.approx(10.0)
     cells[0] = dataclasses.replace(cells[0], paper={"MSE": (1.1, None)})  # worse there
     assert outcome(BETTER, METRICS, by_row(cells), runs).word == OPEN
+    of_q = dataclasses.replace(BETTER, rows="q")
+    assert outcome(of_q, METRICS, by_row(cells), runs).claimed == pytest.approx(10.0)
 
 
 def test_the_interval_that_decides_is_shown(tmp_path):

@@ -120,3 +120,5 @@ def test_rows_are_computed_once_and_kept(embedded_alone, tmp_path, capsys):
     uea_ucr.EXPERIMENT.main(arguments)
     assert "done before" in capsys.readouterr().err
     assert json.loads(path.read_text())["rows"] == stored["rows"]
+    with pytest.raises(ValueError, match=f"check out commit {first['made']['commit']}"):
+        uea_ucr.EXPERIMENT.again("", tmp_path, f"method {methods.FIRST_DEFAULT}")
