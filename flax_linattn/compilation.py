@@ -16,25 +16,13 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from flax_linattn.storage import user_cache
+
 SETTINGS = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
 MAX_BYTES = 1 << 30
 """Maximum size of all cached programs; a training needs less than a megabyte."""
 
 SECONDS_UNTIL_PRUNED = 24 * 3600
-
-
-def user_cache() -> Path:
-    """The folder of the user's caches on this platform, or ``XDG_CACHE_HOME`` if it is set.
-
-    Raises:
-        RuntimeError: If the user has no home folder.
-    """
-    own = Path(os.environ.get("XDG_CACHE_HOME") or ".")
-    if own.is_absolute():  # others are to be ignored
-        return own
-    if sys.platform == "win32":
-        return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
-    return Path.home() / ("Library/Caches" if sys.platform == "darwin" else ".cache")
 
 
 def cache_root() -> Path:

@@ -7,31 +7,28 @@ such a package imports all of them, for type checkers; here it says which module
 from __future__ import annotations
 
 import ast
-import importlib
+import importlib.resources
+import importlib.util
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 
-def attach_stub(
-    package: str, file: str
-) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
+def attach_stub(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
     """Makes ``__getattr__``, ``__dir__`` and ``__all__`` of a package from its stub.
 
     Args:
-        package: ``__name__`` of the package.
-        file: ``__file__`` of the package; the stub is next to it.
+        package: ``__name__`` of the package; its submodules are attributes, too.
 
     Example:
         >>> from flax_linattn import training
         >>> training.fit.__module__
         'flax_linattn.training.fit_runs'
     """
-    stub = ast.parse(Path(file).with_suffix(".pyi").read_text(encoding="utf-8"))
+    text = importlib.resources.files(package).joinpath("__init__.pyi").read_text(encoding="utf-8")
     homes = {
         alias.name: str(line.module)
-        for line in stub.body
+        for line in ast.parse(text).body
         if isinstance(line, ast.ImportFrom)
         for alias in line.names
     }
@@ -40,7 +37,7 @@ def attach_stub(
         module = f"{package}.{name}"
         if name in homes:
             value = getattr(importlib.import_module(homes[name]), name)
-        elif any(f"{home}.".startswith(f"{module}.") for home in homes.values()):
+        elif name.isidentifier() and importlib.util.find_spec(module):
             value = importlib.import_module(module)
         else:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""Atomic writes, appends that reach the disk, and locks between processes."""
+"""Atomic writes, appends that reach the disk, locks, and the folder of the user's caches."""
 
 from __future__ import annotations
 
@@ -36,6 +36,7 @@ __all__ = [
     "remove_unfinished",
     "sync_file",
     "sync_folder",
+    "user_cache",
     "write_text",
 ]
 
@@ -393,3 +394,17 @@ def sync_folder(path: str | Path) -> None:
         for name in files:
             sync_file(Path(folder, name))
         sync_file(folder)
+
+
+def user_cache() -> Path:
+    """The folder of the user's caches on this platform, or ``XDG_CACHE_HOME`` if it is set.
+
+    Raises:
+        RuntimeError: If the user has no home folder.
+    """
+    own = Path(os.environ.get("XDG_CACHE_HOME") or ".")
+    if own.is_absolute():  # others are to be ignored
+        return own
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
+    return Path.home() / ("Library/Caches" if sys.platform == "darwin" else ".cache")

@@ -8,6 +8,7 @@ import os
 import pkgutil
 import subprocess
 import sys
+import zipfile
 from typing import Any
 
 import pytest
@@ -52,6 +53,32 @@ def test_public_names_exist(name):
     public = getattr(module, "__all__", ())
     assert [n for n in public if not hasattr(module, n)] == []
     assert len(set(public)) == len(public)
+
+
+LAZY = {
+    "__init__.py": "from flax_linattn.lazy import attach_stub\n"
+    "__getattr__, __dir__, __all__ = attach_stub(__name__)",
+    "__init__.pyi": "from sums.adding import add",
+    "adding.py": "def add(a, b): return a + b",
+    "products.py": "def multiply(a, b): return a * b",  # which the stub does not name
+}
+LAZY_USE = """
+assert "add" not in vars(sums) and sums.add(1, 2) == 3 and sums.products.multiply(2, 3) == 6
+assert {"add", "__name__"} <= {*dir(sums)} and sums.__all__ == ["add"]
+assert not hasattr(sums, "wrong") and not hasattr(sums, "add.wrong")
+from sums import *; from flax_linattn import data
+assert add is sums.add and data.episodes.write_episodes
+"""
+
+
+def test_lazy_packages(tmp_path):
+    """A package finds its names and submodules in a fresh process, and from a zip."""
+    with zipfile.ZipFile(tmp_path / "sums.zip", "w") as file:
+        for name, text in LAZY.items():
+            file.writestr(f"sums/{name}", text)
+    code = f"import sys; sys.path.insert(0, {str(tmp_path / 'sums.zip')!r}); import sums{LAZY_USE}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_version_is_the_installed_one():

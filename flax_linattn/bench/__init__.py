@@ -6,4 +6,4 @@ any programs in the same way: compiled, in turns, with medians, spread, memory a
 
 from flax_linattn.lazy import attach_stub
 
-__getattr__, __dir__, __all__ = attach_stub(__name__, __file__)
+__getattr__, __dir__, __all__ = attach_stub(__name__)

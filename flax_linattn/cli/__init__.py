@@ -41,7 +41,8 @@ class _Command(NamedTuple):
         operands: Positional arguments.
         about: One-line description.
         target: "module:function", imported when the command runs.
-        uses: Module that does the work, imported once the command line was read.
+        uses: Module that does the work. Its imports must end before Ctrl-C raises
+            ``KeyboardInterrupt``, which modules in C would turn into other errors.
         is_bound: Whether the function does the work with the options that its parameters declare;
             else it takes the command line after the command's first word, and returns a function
             that does the work, and may return an exit status.
@@ -291,7 +292,8 @@ def _run(command: _Command, name: str, args: list[str], programs: str | None) ->
 
             read = functools.partial(flags.bind, read, name)
         work = read(words)
-        # Only now, so that help and refused options wait neither for JAX nor for data.
+        # Only now, so that help and most refused options wait neither for JAX nor for data; and
+        # not in work(), where Ctrl-C does not end the process at once (see exit_on_interrupt).
         importlib.import_module(command.uses)
         _return_compiler_memory()
         # JAX compiles a program again if its cache entry cannot be read, which needs no warning.

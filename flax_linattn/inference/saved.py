@@ -23,7 +23,6 @@ FORMAT = 3
 """Format of state files; format 2 had caches of shape [B, L, H, K] instead of [B, H, L, K]."""
 MAX_METADATA_BYTES = 1 << 20
 _METADATA = "facts"
-_MERGE_FIELDS = " Earlier versions also saved what only merging needs, as of gated_delta."
 Tree = TypeVar("Tree")
 
 
@@ -109,7 +108,6 @@ def load_state(
             raise ValueError(
                 f"{path} holds the state of another model or of other options; use the "
                 "model and options that it was saved with, or choose another file for a new stream."
-                + (len(stored) > len(leaves)) * _MERGE_FIELDS
                 + diff_states(dict(zip(names, leaves, strict=True)), shapes)
             )
         arrays = []

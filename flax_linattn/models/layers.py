@@ -1,6 +1,8 @@
 """Options of a stack of transformer blocks, declared once for all models and commands.
 
-They import neither JAX nor Flax before a block is made, so that commands read options at once.
+They are read without JAX and Flax, so that commands read options at once, except where a mechanism
+checks them: its hyperparameters, ``rotary``, ``num_kv_heads``, ``position_bias`` and
+``weight_dropout_rate``. Mechanisms and dtypes that are no names come from JAX.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ if TYPE_CHECKING:
 
 
 @runtime_checkable
-class Mechanism(Protocol):
+class NamedMechanism(Protocol):
     """What options take of an ``ops.Mechanism``."""
 
     @property
@@ -50,7 +52,7 @@ class Mechanism(Protocol):
         """Features that the mechanism supports."""
 
 
-Mechanisms: TypeAlias = str | Mechanism | tuple[str | Mechanism, ...]
+Mechanisms: TypeAlias = str | NamedMechanism | tuple[str | NamedMechanism, ...]
 """A mechanism (or its name) for all layers, or one for each layer."""
 
 DTypeName: TypeAlias = Literal["float32", "bfloat16", "float16", "float64"]
@@ -414,8 +416,10 @@ def window_layers(num_symbols: int, **options: Any) -> Layers:
 
 def _dtype_name(given: Any) -> str:
     """Name of a dtype; None is float32."""
-    if given is None or given in get_args(DTypeName):
-        return given or "float32"
+    if given is None:
+        return "float32"
+    if isinstance(given, str) and given in get_args(DTypeName):  # NumPy's dtypes equal their names
+        return given
     import jax.numpy as jnp
 
     return jnp.dtype(given).name

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from flax_linattn.checks import check_array, check_integers
 from flax_linattn.models.fitted_variable import FittedVariable
 from flax_linattn.models.sequence_model import SequenceModel
-from flax_linattn.models.sizes import NUM_KERNELS
+from flax_linattn.models.sizes import MINIROCKET_KERNELS
 from flax_linattn.nn.call import Call
 from flax_linattn.ops.contract.checks import check_mask
 from flax_linattn.ops.contract.masks import zero_padding
@@ -28,7 +28,7 @@ from flax_linattn.typing import Array
 
 KERNEL_SIZE = 9
 
-WEIGHTS = np.full((NUM_KERNELS, KERNEL_SIZE), -1, np.float32)
+WEIGHTS = np.full((MINIROCKET_KERNELS, KERNEL_SIZE), -1, np.float32)
 np.put_along_axis(
     WEIGHTS, np.array([*itertools.combinations(range(KERNEL_SIZE), 3)]), 2, axis=1
 )  # fmt: skip
@@ -132,15 +132,15 @@ class MiniRocketFeatures(SequenceModel):
     ) -> None:
         check_integers(1, num_channels=num_channels, max_dilations=max_dilations)
         check_integers(KERNEL_SIZE, series_length=series_length)
-        check_integers(NUM_KERNELS, num_features=num_features)
+        check_integers(MINIROCKET_KERNELS, num_features=num_features)
         self.num_channels = int(num_channels)
         self.series_length = int(series_length)
-        self.num_features = int(num_features) // NUM_KERNELS * NUM_KERNELS
+        self.num_features = int(num_features) // MINIROCKET_KERNELS * MINIROCKET_KERNELS
         self.max_dilations = int(max_dilations)
         self.dilations, self.features_per_kernel = choose_dilations(
-            self.series_length, self.num_features // NUM_KERNELS, self.max_dilations
+            self.series_length, self.num_features // MINIROCKET_KERNELS, self.max_dilations
         )
-        shape = (len(self.dilations), NUM_KERNELS)
+        shape = (len(self.dilations), MINIROCKET_KERNELS)
         self.channels = FittedVariable(_sample_channels(rngs.params(), shape, self.num_channels))
         self.biases = FittedVariable(jnp.zeros(self.num_features, jnp.float32))
 
@@ -189,14 +189,16 @@ class MiniRocketFeatures(SequenceModel):
         biases: list[NDArray[np.float32]] = []
         for index, dilation in enumerate(model.dilations):
             chosen = examples[index]
-            y = np.zeros((x.shape[1] + 8 * dilation, NUM_KERNELS), np.float32)
+            y = np.zeros((x.shape[1] + 8 * dilation, MINIROCKET_KERNELS), np.float32)
             inner = y[4 * dilation : 4 * dilation + x.shape[1]]
             for channel in channels[index].T:
                 exists = channel < x.shape[2]
                 inner[:, exists] += x[chosen[exists], :, channel[exists]].T
-            own, levels = np.split(levels, [NUM_KERNELS * model.features_per_kernel[index]])
+            own, levels = np.split(levels, [MINIROCKET_KERNELS * model.features_per_kernel[index]])
             convolved = convolve(y, dilation, WEIGHTS).T
-            biases.append(_quantiles(convolved, lengths[chosen], own.reshape(NUM_KERNELS, -1)))
+            biases.append(
+                _quantiles(convolved, lengths[chosen], own.reshape(MINIROCKET_KERNELS, -1))
+            )
         model.biases[...] = jnp.asarray(np.concatenate(biases, axis=None))
         return model
 
@@ -337,9 +339,9 @@ class MiniRocketFeatures(SequenceModel):
             kernels: Kernels K to convolve by.
         """
         width = self.features_per_kernel[index]
-        start = NUM_KERNELS * sum(self.features_per_kernel[:index])
-        biases = self.biases[start : start + NUM_KERNELS * width]
-        biases = biases.reshape(NUM_KERNELS, width)[kernels].T.astype(z.dtype)
+        start = MINIROCKET_KERNELS * sum(self.features_per_kernel[:index])
+        biases = self.biases[start : start + MINIROCKET_KERNELS * width]
+        biases = biases.reshape(MINIROCKET_KERNELS, width)[kernels].T.astype(z.dtype)
         counts = jnp.zeros((z.shape[1], *biases.shape), jnp.int32)
         if not len(exists):
             return jnp.swapaxes(counts, 1, 2)
@@ -420,7 +422,7 @@ def _time_first(x: Array) -> Array:
 
 def _is_unpadded(index: int) -> NDArray[np.int32]:
     """Returns 1 for kernels [84] without padding at the dilation of this index, 0 for others."""
-    return ((np.arange(NUM_KERNELS) + index) % 2).astype(np.int32)
+    return ((np.arange(MINIROCKET_KERNELS) + index) % 2).astype(np.int32)
 
 
 @partial(jax.jit, static_argnums=(1, 2))  # one program instead of a dozen

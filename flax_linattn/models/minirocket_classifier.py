@@ -26,7 +26,7 @@ from flax_linattn.models.minirocket import (
 )
 from flax_linattn.models.perceiver import PerceiverReader
 from flax_linattn.models.sequence_model import SequenceModel
-from flax_linattn.models.sizes import NUM_FEATURES, NUM_KERNELS
+from flax_linattn.models.sizes import MINIROCKET_FEATURES, MINIROCKET_KERNELS
 from flax_linattn.nn.call import Call
 from flax_linattn.ops.contract.state import register_state
 from flax_linattn.typing import Array
@@ -138,7 +138,7 @@ class MiniRocketClassifier(SequenceModel):
         num_classes: int,
         series_length: int,
         *,
-        num_features: int = NUM_FEATURES,
+        num_features: int = MINIROCKET_FEATURES,
         max_dilations: int = 32,
         num_prefixes: int = 10,
         attention: SequenceClassifier | PerceiverReader | None = None,
@@ -443,7 +443,7 @@ def _iterate_features(
     parts = nnx.split(model)
     begins, ends = (0, *prefix_lengths[:-1]), prefix_lengths
     width = int(np.max(np.subtract(ends, begins)))
-    height = MAX_BLOCK_NUMBERS // (NUM_KERNELS * width)
+    height = MAX_BLOCK_NUMBERS // (MINIROCKET_KERNELS * width)
     height = max(1, min(height, MAX_BLOCK_ROWS, len(x)))
     blocks = [
         np.minimum(np.arange(first, first + height), len(x) - 1)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from flax_linattn.checks import check_choice
 from flax_linattn.models.layers import Layers
 
-NUM_KERNELS = 84
+MINIROCKET_KERNELS = 84
 """Number of kernels of MiniRocket: of ways to choose the three weights of 2 among nine."""
-NUM_FEATURES = 2500
+MINIROCKET_FEATURES = 2500
 """Default number of features: as accurate as 10,000 on training data of ten data sets."""
 
 

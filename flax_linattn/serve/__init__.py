@@ -6,4 +6,4 @@ sessions on the server, which survive a crash. ``flax-linattn serve`` runs the a
 
 from flax_linattn.lazy import attach_stub
 
-__getattr__, __dir__, __all__ = attach_stub(__name__, __file__)
+__getattr__, __dir__, __all__ = attach_stub(__name__)

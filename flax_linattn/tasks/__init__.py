@@ -7,4 +7,4 @@ for a folder of several seeds.
 
 from flax_linattn.lazy import attach_stub
 
-__getattr__, __dir__, __all__ = attach_stub(__name__, __file__)
+__getattr__, __dir__, __all__ = attach_stub(__name__)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeAlias, get_a
 
 from flax_linattn.annotations import check_fields, type_hints
 from flax_linattn.checks import MAX_INTEGER, OptionError, check_choice, check_integers
-from flax_linattn.models.layers import Layers, Mechanism
+from flax_linattn.models.layers import Layers, NamedMechanism
 from flax_linattn.registry import MECHANISMS
 from flax_linattn.tasks.files import make_file_name
 from flax_linattn.training.optimizer_options import OptimizerOptions
@@ -339,7 +339,7 @@ def _resolve_path(value: Any) -> Any:
 def _to_json(value: Any) -> Any:
     if isinstance(value, Path):
         return str(value)
-    if isinstance(value, Mechanism):
+    if isinstance(value, NamedMechanism):
         raise OptionError(
             "expected the mechanism of a run as a name, because config.json stores text; pass its "
             f"name, with hyperparameters as in '{value.name}:name=value'.",

@@ -16,6 +16,7 @@ from tests.contract.tolerances import assert_close, assert_same_bits
 
 MERGEABLE = cases.offering(lambda can: can.mergeable)
 WITH_MERGE_FIELD = [case for case in MERGEABLE if case.values[0].merge_field is not None]
+FORMS = [case for case in cases.DIRECTIONS_FORMS if case.values[0].merge_field is not None]
 CUT = st.integers(0, LENGTH)
 
 
@@ -61,19 +62,20 @@ def test_merge_is_a_monoid(mechanism: ops.Mechanism, data: Any, size: float) -> 
     assert_same_bits(states["empty last"], b)
 
 
-@pytest.mark.parametrize("mechanism", WITH_MERGE_FIELD)
-def test_layers_store_nothing_that_only_merging_reads(mechanism: ops.Mechanism) -> None:
-    """Outputs, gradients and the other fields are the same, with padding and packed segments."""
-    run, tokens = programs.central(mechanism), cases.make_numbers(mechanism, LENGTH)
-    begin = programs.begin(mechanism, packed=True, mergeable=False)
-    weights, field = programs.weigh(run.weights().y, begin), str(mechanism.merge_field)
-    both = cases.make_mask(LENGTH), cases.make_ids(LENGTH)
-    got = run(tokens, *both, weights, begin)
-    want = run(tokens, *both, run.weights().silent._replace(y=weights.y))
+@pytest.mark.parametrize("mechanism, is_causal, form", cases.slow_unless(cases.central, FORMS))
+def test_states_of_layers(mechanism: ops.Mechanism, is_causal: bool, form: str) -> None:
+    """They lack only what merging reads: outputs, gradients and other fields are the same."""
+    run, tokens = programs.attend(mechanism, is_causal, form), cases.make_numbers(mechanism, LENGTH)
+    begin, full = (programs.begin(mechanism, packed=True, mergeable=m) for m in (False, True))
+    field, y = str(mechanism.merge_field), programs.central(mechanism).weights().y
+    weights, of_full = (programs.weigh(y, state) for state in (begin, full))
+    both = cases.make_mask(LENGTH), np.asarray(cases.make_ids(LENGTH), np.int32)
+    got = run(tokens, begin, *both, weights)
+    want = run(tokens, full, *both, of_full.silent._replace(y=weights.y))
     got_state, want_state = cases.unpacked(got.state), cases.unpacked(want.state)
     assert_same_bits(got_state, want_state._replace(**{field: None}))
     assert_same_bits(got.y, want.y)
-    silent = run(tokens, *both, weights.silent._replace(y=weights.y), begin)
+    silent = run(tokens, begin, *both, weights.silent._replace(y=weights.y))
     programs.assert_gradients_close(silent.tokens, want.tokens, np.float64)
     with jax.enable_x64(True):
         merged = mechanism.merge(got_state, want_state)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from flax_linattn import inference, ops
+from flax_linattn import inference
 from tests.contract.tolerances import assert_same_bits
 from tests.tasks import states
 
@@ -88,11 +88,3 @@ def test_nan_where_it_is_allowed(tmp_path: Any) -> None:
     with pytest.raises(ValueError, match="holds NaN in a, which no stream saves"):
         inference.load_state(path, state)
     assert_same_bits(inference.load_state(path, state, allow_nan=True)[0], state)
-
-
-def test_a_file_with_what_only_merging_needs(tmp_path: Any) -> None:
-    """As versions wrote it whose layers had mergeable states."""
-    path, gated = tmp_path / "state.npz", ops.get_mechanism("gated_delta")
-    inference.save_state(path, gated.init_state(1, 1, 2, 2), {})
-    with pytest.raises(ValueError, match="Earlier versions also saved what only merging needs"):
-        inference.load_state(path, gated.init_state(1, 1, 2, 2, mergeable=False))

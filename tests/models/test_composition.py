@@ -156,6 +156,7 @@ def test_a_hybrid_stack_keeps_what_each_layer_keeps():
 
 def test_dtypes_by_name_and_by_value_are_one():
     assert models.Layers(dtype=jnp.bfloat16) == models.Layers(dtype="bfloat16")
+    assert type(models.Layers(dtype=np.dtype("float32")).dtype) is str
     assert models.Layers().compute_dtype is None
     with pytest.raises(ValueError, match="dtype must be one of"):
         models.Layers(dtype="int8")  # type: ignore[arg-type]

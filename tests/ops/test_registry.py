@@ -33,10 +33,13 @@ def test_names_make_mechanisms() -> None:
             mechanism.name = "other"
 
 
-def test_registered_names_have_the_directions_of_their_mechanisms() -> None:
+def test_registries_of_names_and_of_classes_agree() -> None:
     for name in ops.list_mechanisms():
-        able = ops.get_mechanism(name).capabilities
+        mechanism, able = ops.get_mechanism(name), ops.get_mechanism(name).capabilities
         assert registry.MECHANISMS[name] == (able.causal, able.noncausal)
+        assert getattr(ops, type(mechanism).__name__) is type(mechanism)
+        assert type(mechanism).__name__ in ops.__all__
+        assert mechanism.about and not mechanism.about.endswith(".")
     assert tuple(registry.MECHANISMS) == ops.list_mechanisms()
 
 
@@ -87,15 +90,6 @@ def test_an_unknown_name_is_near_to_one() -> None:
         ops.get_mechanism("elementwise_serie:order=2")
     with pytest.raises(ValueError, match=rf"{last}\. One of your own has"):
         ops.get_mechanism("x")
-
-
-def test_one_line_registers_a_mechanism() -> None:
-    """Its name, its class and what it is come from its home alone."""
-    for name in ops.list_mechanisms():
-        mechanism = ops.get_mechanism(name)
-        assert getattr(ops, type(mechanism).__name__) is type(mechanism)
-        assert type(mechanism).__name__ in ops.__all__
-        assert mechanism.about and not mechanism.about.endswith(".")
 
 
 def test_unknown_hyperparameter() -> None:

@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flax_linattn.checks import OptionError, itemize, quote
-from flax_linattn.compilation import user_cache
 from flax_linattn.data.errors import DataFormatError, report_damage
 from flax_linattn.data.files.file_tree import ARCHIVES, FileTree
 from flax_linattn.data.files.text_files import (
@@ -33,7 +32,7 @@ from flax_linattn.data.texts.tokenizers import (
     make_tokenizer,
     train_tokenizer,
 )
-from flax_linattn.storage import atomic_write, file_lock, remove_unfinished, write_text
+from flax_linattn.storage import atomic_write, file_lock, remove_unfinished, user_cache, write_text
 
 SPLITS = {
     "train": ("train", "training"),

@@ -119,6 +119,7 @@ class GatedMechanism(StreamingMechanism):
         if span.starts is None:
             return before
         nothing = self._identity_state(span.tokens["k"], span.tokens["v"])
+        nothing = prefix.drop_missing(nothing, before)
         return prefix.select(span.segment_index[:, -1] == 0, before, nothing)
 
     def span_state_and_outputs(

@@ -185,7 +185,7 @@ def advance(monoid: Monoid, span: Span, before: State) -> State:
     last = span.segment_index[:, -1]
     state = monoid.reduce(span.tokens, span.segment_mask(last))
     if span.starts is not None:
-        before = select(last == 0, before, monoid.identity)
+        before = select(last == 0, before, drop_missing(monoid.identity, before))
     return monoid.merge(before, state)
 
 
@@ -201,19 +201,21 @@ def broadcast_read(
 
 
 def select(condition: Array, on_true: State, on_false: State) -> State:
-    """Selects whole states; ``condition`` [B, T] or [B] spans their leading axes.
-
-    A field that is None in one of them is None in the result.
-    """
-
-    def choose(t: Array | None, f: Array | None) -> Array | None:
-        if t is None or f is None:
-            return None
-        return jnp.where(
+    """Selects whole states; ``condition`` [B, T] or [B] spans their leading axes."""
+    return jax.tree.map(
+        lambda t, f: jnp.where(
             condition.reshape(condition.shape + (1,) * (t.ndim - condition.ndim)), t, f
-        )
+        ),
+        on_true,
+        on_false,
+    )
 
-    return jax.tree.map(choose, on_true, on_false, is_leaf=lambda x: x is None)
+
+def drop_missing(state: State, like: State) -> State:
+    """Returns a state without the fields that are None in ``like``, such as a merge field."""
+    return jax.tree.map(
+        lambda x, other: None if other is None else x, state, like, is_leaf=lambda x: x is None
+    )
 
 
 def scan(
@@ -237,7 +239,7 @@ def scan(
         return start_a | start_b, select(start_b, state_b, merge(state_a, state_b))
 
     started, prefixes = jax.lax.associative_scan(merge_segments, (starts, tokens), axis=1)
-    return select(started, prefixes, merge(outside, prefixes))
+    return select(started, drop_missing(prefixes, before), merge(outside, prefixes))
 
 
 def _attend_within_segments(

@@ -181,6 +181,7 @@ class RWKV(StreamingMechanism):
     ) -> tuple[Outputs, ForgettingState]:
         """Loops over tokens and reads each state at once, storing only inputs and outputs."""
         nothing, rate = self._identity_state(k[:, 0], v[:, 0]), self._log_decay(k, parameters)
+        nothing = prefix.drop_missing(nothing, initial)
 
         def body(before: ForgettingState, now: Any) -> tuple[ForgettingState, Array]:
             q, k, v, mask, start = now

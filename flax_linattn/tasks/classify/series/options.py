@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 
 from flax_linattn.checks import OptionError, check_integers
 from flax_linattn.models.layers import CLASSIFIER_LAYERS, Layers
-from flax_linattn.models.sizes import NUM_FEATURES, NUM_KERNELS
+from flax_linattn.models.sizes import MINIROCKET_FEATURES, MINIROCKET_KERNELS
 from flax_linattn.tasks.classify.label_options import RecipeFit, check_fraction
 from flax_linattn.tasks.files import make_file_name
 from flax_linattn.tasks.options import Config, ModelOptions, Options, TaskOptions, mechanism_name
@@ -88,7 +88,7 @@ class ClassifyModel(ModelOptions):
 
     layers: Layers = CLASSIFIER_LAYERS
     model: Literal["attention", "minirocket"] = "attention"
-    num_features: int = NUM_FEATURES
+    num_features: int = MINIROCKET_FEATURES
     num_prefixes: int = 10
     pooling: Literal["mean", "last", "flatten"] = "mean"
     embedding: Literal["causal", "circular"] = "causal"
@@ -121,7 +121,7 @@ class ClassifyConfig(Config):
     def __post_init__(self) -> None:
         model = self.model
         check_integers(1, 2**16, latents=model.latents)
-        check_integers(NUM_KERNELS, 10**5, num_features=model.num_features)
+        check_integers(MINIROCKET_KERNELS, 10**5, num_features=model.num_features)
         check_integers(1, 1000, num_prefixes=model.num_prefixes)
         for name in ("num_features", "num_prefixes"):
             if model.model != "minirocket" and getattr(model, name) != getattr(type(model), name):
