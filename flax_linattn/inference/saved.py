@@ -23,7 +23,10 @@ FORMAT = 3
 """Format of state files; format 2 had caches of shape [B, L, H, K] instead of [B, H, L, K]."""
 MAX_METADATA_BYTES = 1 << 20
 _METADATA = "facts"
-_MERGE_FIELDS = " Earlier versions also saved what only merging needs, as of gated_delta."
+_MERGE_FIELDS = (
+    " If an earlier version wrote the file: it also stored arrays that only `merge` uses (such as "
+    "`transition` of gated_delta), and this version does not load such files; start a new stream."
+)
 Tree = TypeVar("Tree")
 
 

@@ -90,9 +90,9 @@ def test_nan_where_it_is_allowed(tmp_path: Any) -> None:
     assert_same_bits(inference.load_state(path, state, allow_nan=True)[0], state)
 
 
-def test_a_file_with_what_only_merging_needs(tmp_path: Any) -> None:
+def test_a_file_with_arrays_that_only_merge_uses(tmp_path: Any) -> None:
     """As versions wrote it whose layers had mergeable states."""
     path, gated = tmp_path / "state.npz", ops.get_mechanism("gated_delta")
     inference.save_state(path, gated.init_state(1, 1, 2, 2), {})
-    with pytest.raises(ValueError, match="Earlier versions also saved what only merging needs"):
+    with pytest.raises(ValueError, match=r"only `merge` uses .* start a new stream"):
         inference.load_state(path, gated.init_state(1, 1, 2, 2, mergeable=False))
