@@ -1,4 +1,4 @@
-"""One row of stored results, computed again next to what is stored."""
+"""Recomputes one row of stored results and compares it with the stored row."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from flax_linattn.bench import Journal
 from flax_linattn.bench.report import markdown
 
 TIME = re.compile(r"second|_ms$|^ms$|_us$")
-"""In the last name of a value that differs from run to run, or in the one before ``runs``."""
+"""Pattern of the names of measured times, which differ between runs."""
 
 COSTS = ("core_seconds", "cpu_seconds", "seconds")
-"""Names of what a row took, the best one first; seconds alone are of the wall clock."""
+"""Names of the cost of a row, in order of preference; ``seconds`` is wall-clock time."""
 
 
 MIN_COST = 3.0
-"""Seconds; what took less is a measured time, or no example."""
+"""Minimum cost in seconds of the row that a page recommends."""
 
 
 class Repeated(Exception):  # noqa: N818 (it ends a computation, and is no error)
-    """The row that was asked for is computed; the rest need not be."""
+    """The requested row is computed, so the computation ends."""
 
     def __init__(self, row: dict[str, Any]) -> None:
         super().__init__()
@@ -31,12 +31,12 @@ class Repeated(Exception):  # noqa: N818 (it ends a computation, and is no error
 
 
 class RepeatJournal(Journal):
-    """Computes one row again, and gives what is stored for all others.
+    """A journal that recomputes one row, and returns all others from storage.
 
     Args:
-        path: where they are stored, which is not written.
-        rows: all that is stored.
-        wanted: the one of them to compute.
+        path: File of the stored rows, which is not written.
+        rows: All stored rows.
+        wanted: The row of ``rows`` to recompute.
     """
 
     def __init__(self, path: Path, rows: Sequence[dict[str, Any]], wanted: dict[str, Any]) -> None:
@@ -47,7 +47,7 @@ class RepeatJournal(Journal):
         """The stored row of a key.
 
         Raises:
-            Repeated: it is the wanted one, which is computed.
+            Repeated: It is the wanted row, which is now computed.
         """
         stored = next((row for row in self._known if key.items() <= row.items()), dict(key))
         if stored is self._wanted:
@@ -57,28 +57,29 @@ class RepeatJournal(Journal):
 
 
 def name_parts(row: Mapping[str, Any]) -> list[str]:
-    """What a row can be named by: each text and number in it, with its name."""
+    """Parts of the line that names a row: each string or number in it, after its name."""
     return [
         f"{name} {value}" for name, value in row.items() if isinstance(value, (str, int, float))
     ]
 
 
 def choose(names: Sequence[str], text: str) -> int:
-    """The place of the only name that has a text as a part, from comma to comma.
+    """Index of the only name that contains a text, from comma to comma.
 
     Raises:
-        ValueError: none has, or several have.
+        ValueError: No row matches, or several do.
     """
     matching = [n for n, name in enumerate(names) if f", {text}, " in f", {name}, "]
     if len(matching) == 1:
         return matching[0]
     listed = "\n".join(f"  {names[n]}"[:120] for n in (matching or range(len(names)))[:8])
-    count = f"names {len(matching)} stored rows" if matching else "names no stored row"
-    raise ValueError(f"--again {text!r} {count}; name one by a part of its line:\n{listed}")
+    count = f"{len(matching)} stored rows" if matching else "no stored row"
+    advice = "Pass a part of exactly one of these lines, from comma to comma:"
+    raise ValueError(f"--again {text!r} matches {count}. {advice}\n{listed}")
 
 
 def shortest_name(names: Sequence[Sequence[str]], place: int) -> str:
-    """The first parts of a name that no other one has as well."""
+    """The shortest beginning of a name that no other name contains."""
     own = names[place]
     lines = [", ".join(parts) for parts in names]
     for count in range(1, len(own)):
@@ -89,26 +90,30 @@ def shortest_name(names: Sequence[Sequence[str]], place: int) -> str:
 
 
 def usage(command: str, rows: Sequence[Mapping[str, Any]], extras: str) -> str:
-    """How to compute the cheapest row again, with what it takes, for a page.
+    """How to recompute the cheapest row, and at what cost, for a page.
 
     Args:
-        command: of the experiment.
-        rows: all that is stored.
-        extras: that the experiment needs, separated by commas.
+        command: Command of the experiment.
+        rows: All stored rows.
+        extras: Extras that the experiment needs, separated by commas.
     """
     costs = [next((row[name] for name in COSTS if name in row), None) for row in rows]
     known = [cost for cost in costs if isinstance(cost, (int, float)) and cost >= MIN_COST]
     place = costs.index(min(known)) if known else 0
     name = shortest_name([name_parts(row) for row in rows], place)
-    parts = [f"`{command} --again '{name}'` computes one row next to the stored one"]
+    parts = [f"`{command} --again '{name}'` recomputes one stored row and prints both"]
     if known:
-        one, total = (f"{seconds / 60:,.1f}" for seconds in (min(known), sum(known)))
-        parts.append(f"this one took {one} minutes of a core, all {len(known)} took {total}")
-    return "; ".join([*parts, *([f"extras: `.[{extras}]`"] if extras else [])])
+        unit = "core minutes" if any(name in rows[place] for name in COSTS[:-1]) else "minutes"
+        one, total = (f"{seconds / 60:,.1f} {unit}" for seconds in (min(known), sum(known)))
+        others = (
+            "all {} rows" if len(known) == len(rows) else f"the {{}} rows of {MIN_COST:g} s or more"
+        )
+        parts.append(f"this row took {one}, {others.format(len(known))} took {total}")
+    return "; ".join([*parts, *([f"install `.[{extras}]`"] if extras else [])])
 
 
 def leaves(values: Any, name: str = "") -> Iterator[tuple[str, Any]]:
-    """Every text and number of a row, by its path in it."""
+    """Every string and number of a row, with its path in the row."""
     if isinstance(values, Mapping):
         for key, value in values.items():
             yield from leaves(value, f"{name}.{key}" if name else str(key))
@@ -123,9 +128,9 @@ def compare(stored: Mapping[str, Any], again: Mapping[str, Any], max_lines: int 
     """A table of both rows, values that differ first, and how many are equal.
 
     Args:
-        stored: the row.
-        again: the same, computed now.
-        max_lines: of the table.
+        stored: The stored row.
+        again: The recomputed row.
+        max_lines: Maximum number of lines of the table.
     """
     before, now = dict(leaves(stored)), dict(leaves(again))
     names = [*before, *(name for name in now if name not in before)]
@@ -145,14 +150,14 @@ def compare(stored: Mapping[str, Any], again: Mapping[str, Any], max_lines: int 
                     for name in numbers}  # fmt: skip
         name = max(numbers, key=relative.__getitem__)
         parts.append(f"the largest relative difference is {relative[name]:.1e} ({name})")
-    parts += [f"{len(alone)} values are in one alone"] * bool(alone)
+    parts += [f"{len(alone)} values are in only one of the two rows"] * bool(alone)
     parts += [f"{len(order) - max_lines} more lines are left out"] * (len(order) > max_lines)
     ending = f"{'; '.join(parts)}. Times ({len(times)}) are not compared. Nothing was stored."
     return f"{markdown(['value', 'stored', 'again'], lines)}\n\n{ending}\n"
 
 
 def _is_time(name: str) -> bool:
-    """Whether a value is a time, by its path; "runs" next to "milliseconds" are times, too."""
+    """Whether a value is a time, by its path; ``runs`` next to ``milliseconds`` are times, too."""
     last = name.rsplit(".", 1)[-1]
     in_times = ".milliseconds." in f".{name}." or re.search(r"results\..*\.runs\[", name)
     return bool(in_times or TIME.search(last))

@@ -74,15 +74,15 @@ class Experiment(abc.ABC):
 
     @abc.abstractmethod
     def again(self, scale: str, output: Path, row: str) -> str:
-        """Computes a stored row and returns both as a table; stores nothing.
+        """Recomputes a stored row and returns both as a table; stores nothing.
 
         Args:
-            scale: of the stored results.
-            output: their folder.
-            row: a part of the line that names it.
+            scale: Scale of the stored results.
+            output: Their folder.
+            row: Part of the line that names the row, from comma to comma.
 
         Raises:
-            ValueError: it names none or several, or it cannot be computed here.
+            ValueError: No row matches, or several do, or it cannot be computed here.
         """
 
     @abc.abstractmethod
@@ -94,7 +94,7 @@ class Experiment(abc.ABC):
         scales = list(self.sizes)
         parser = command.parser(self.module, self.about, self.folder, scales, self.usual_scale)
         parser.add_argument("--render", action="store_true", help="only write the page again")
-        again_help = "compute one stored row and print it next to the stored one; stores nothing"
+        again_help = "recompute one stored row and print both; stores nothing"
         parser.add_argument("--again", metavar="ROW", help=again_help)
         for flag, settings in self.flags().items():
             parser.add_argument(flag, **settings)

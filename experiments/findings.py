@@ -189,8 +189,8 @@ def render(tables: Iterable[Table]) -> str:
             "Each comparison by itself. *Rows alone* treats rows as independent, which they are "
             "not:",
             markdown([*heads, "rows alone, %", "verdict"], [claim_line(*one) for one in of_claims]),
-            f"{ONE_SOURCE.text} (Stated {ONE_SOURCE.stated[:10]}, after the runs. ETTh1 and ETTh2 "
-            "are two transformers of one grid, and count as two.)",
+            f"{ONE_SOURCE.text} (Stated {ONE_SOURCE.stated[:10]}, after the runs.) ETTh1 and ETTh2 "
+            "come from two electricity transformers and count as two series.",
             "Compared with baselines, by the first metric of each table (difference of means in "
             f"% of the baseline, with a 95 % interval for {FEWEST} data sets or more). Our "
             "forecasters have 32 features and train on every second to sixteenth window. Ridge "

@@ -81,14 +81,14 @@ BOUNDS = Rule(
 )
 
 ONE_SOURCE = Rule(
-    "ETTh2 and ETTm2 are measurements of one transformer at two sampling rates: in intervals over "
-    "series they count as one, with the mean of both.",
+    "ETTh2 and ETTm2 are measurements of one electricity transformer at two sampling rates. "
+    "Intervals over series count them as one series, with the mean of both.",
     REVISED,
 )
 
 
 def source(row: str) -> str:
-    """What has to count as one in intervals over series or data sets.
+    """The series or data set as which a row counts in intervals over them.
 
     Args:
         row: the name of a series, or of a row that begins with it and a comma.

@@ -41,7 +41,7 @@ MEASURED = ("accuracy/*", "attention/*", "efficiency/*", "events/long_stream",
 
 
 class HistoryError(Exception):
-    """There is no git, or its history is not complete; says which."""
+    """git is not installed, or the history is incomplete."""
 
 
 def git(*arguments: str) -> str:
@@ -115,7 +115,8 @@ def changed_since(commit: str, date: str | None) -> frozenset[str]:
 
     Args:
         commit: its name; several are separated by commas, of which the first counts.
-        date: of the code; of a commit that is not in this history, that before this date counts.
+        date: Commit date. If the commit is not in this history, the last commit before this date
+            is used.
 
     Raises:
         HistoryError: neither is known.
@@ -184,22 +185,22 @@ def render(folder: Path = FOLDER) -> str:
     ]
     unnamed = [name for name, result in results.items() if not named_mechanisms(name, result)]
     first = (
-        f"{len(lines)} of {len(results) - len(unnamed)} tables of times, bytes and rounding errors "
-        "were measured on code of mechanisms that has changed since. Their numbers are of the "
-        "commit that they name, and today's may differ. `python -m experiments.stale` lists them "
-        "from the history of the repository. Tables that name no mechanism are not compared: "
-        f"{', '.join(unnamed)}."
+        f"In {len(lines)} of the {len(results) - len(unnamed)} compared tables (time, memory, "
+        "rounding errors), the code of a mechanism has changed since the measurement. A table "
+        "holds for the commit that it names; the current code may give other numbers. `python "
+        "-m experiments.stale` lists them from the history of the repository. Tables that name no "
+        f"mechanism are not compared: {', '.join(unnamed)}."
     )
     header = ["table", "measured", "mechanisms with other code today"]
     return write_page(folder / "stale.md", [first, markdown(header, lines)])
 
 
 def update() -> None:
-    """Writes today's list, or says why the stored one is kept."""
+    """Writes the current list, or a note why the stored list was not updated."""
     try:
         write_json(LIST, find_stale())
     except HistoryError as error:
-        print(f"note: {LIST.name} is kept: {error}.", file=sys.stderr)
+        print(f"note: {LIST.name} was not updated: {error}.", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -74,8 +74,8 @@ def rules_text(rules: Sequence[Rule], head: Mapping[str, Any] | None = None) -> 
 
     def line(rule: Rule) -> str:
         late = head is not None and early([rule], head)
-        when = f" *Stated {rule.stated[:10]}, after the rows: they do not test it.*"
-        return f"- {rule.text}{when * late}"
+        when = f" *Stated {rule.stated[:10]}, after these rows were measured, "
+        return f"- {rule.text}{(when + 'so they do not test this rule.*') * late}"
 
     times = sorted({rule.stated for rule in rules if not (head and early([rule], head))})
     when = " and ".join(f"{time[:10]} {time[11:16]} UTC" for time in times)

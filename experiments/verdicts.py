@@ -94,12 +94,12 @@ CASES = Rule(
 
 
 CLAIMED_SIZE = Rule(
-    "A claimed improvement that is otherwise not decided is smaller than claimed, at our sizes, "
-    "if the 95 % confidence interval lies below the smallest improvement that the paper prints "
-    "for it.",
+    "If an improvement is neither confirmed nor refuted, it is *smaller than claimed* (at our "
+    "sizes) if its 95 % confidence interval lies below the smallest improvement that the paper "
+    "prints.",
     REVISED,
 )
-SEEDS = Rule("One seed decides nothing: what rests on one run each is not decided.", REVISED)
+SEEDS = Rule("A claim that was tested with one seed is not decided.", REVISED)
 
 
 def against_size(word: Word, upper_end: float, claimed: float | None) -> Word:

@@ -1,7 +1,8 @@
-"""Packages whose public names are imported when they are used, as by SPEC 1 of Scientific Python.
+"""Packages whose public names are imported when they are used, as in SPEC 1 of Scientific Python.
 
 A package has many names, and a program or a command uses few of them. The stub ``__init__.pyi`` of
-such a package imports all of them, for type checkers; here it says which module has which name.
+such a package imports all of them, for type checkers; ``attach_stub`` reads from it which module
+defines each name.
 """
 
 from __future__ import annotations

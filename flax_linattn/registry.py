@@ -21,8 +21,8 @@ class Entry(NamedTuple):
     Attributes:
         target: "module:class", imported when the task is used.
         about: One line on what it trains.
-        options: "module:class" of its options, which commands import without the task; None takes
-            the options of the task's class.
+        options: "module:class" of its options, which commands import without the task. If None, the
+            task class declares its options itself.
     """
 
     target: str
@@ -112,7 +112,7 @@ def get_task(name: str) -> Task[Any, Any, Any]:
 
 
 def get_task_options(name: str) -> type[TaskOptions]:
-    """Returns the options of the task of a name, without what trains it.
+    """Returns the options class of a task without importing its data and model modules.
 
     Raises:
         ValueError: As ``get_task``.
@@ -165,7 +165,7 @@ def register_task(name: str, target: str, about: str = "train a task of your own
 
 
 class Directions(NamedTuple):
-    """The forms of a mechanism, as in its ``Capabilities``."""
+    """Whether a mechanism supports causal and non-causal attention."""
 
     causal: bool = True
     noncausal: bool = True
@@ -198,7 +198,8 @@ MECHANISMS: dict[str, Directions] = {
     "reformer": _NONCAUSAL,
     "eva": _NONCAUSAL,
 }
-"""What options need of mechanisms, by name; ``ops.register_mechanism`` adds others."""
+"""Directions of each mechanism by name, so that options are checked without importing JAX;
+``ops.register_mechanism`` adds others."""
 
 
 def check_mechanism(name: str) -> None:

@@ -110,7 +110,10 @@ def test_one_note_says_that_a_folder_cannot_be_written(tmp_path, monkeypatch, ca
     monkeypatch.setattr("tempfile.TemporaryFile", Mock(side_effect=PermissionError("read-only")))
     assert cli.main(["data", "list", f"--compilation-cache={tmp_path}"]) == 0
     (note,) = capsys.readouterr().err.splitlines()
-    assert note.startswith("note: compiled programs are read from") and "read-only" in note
+    assert (
+        note.startswith("note: the folder of --compilation-cache is not writable")
+        and "read-only" in note
+    )
 
 
 def test_misspelt_flags_and_values(capsys):

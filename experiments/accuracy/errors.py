@@ -30,7 +30,7 @@ ROWS = 48
 ONE_BLOCK = 4096
 HALF = ("bfloat16", "float16")
 PAIR_DECAYS = ("rwkv",)
-"""Besides mechanisms with arguments of tokens, those whose reference sums decays over all pairs."""
+"""Mechanisms without per-token inputs whose reference also sums decays over all pairs of tokens."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Size:
     """Default all."""
     lengths: tuple[int, ...] = (1000, 4000)
     gated: int = 1000
-    """Most tokens of mechanisms with arguments of tokens, and of ``PAIR_DECAYS``."""
+    """Maximum length for mechanisms with per-token inputs, and for ``PAIR_DECAYS``."""
     heads: int = 2
     dim: int = 8
 
@@ -171,9 +171,10 @@ EXPERIMENT = Measured(
     measure=measure,
     table=table,
     left_out={
-        "": "gates and decays beyond 1,000 tokens, because references sum them over all pairs; "
-        "longer sequences: at 16,000 tokens the float64 reference of a mechanism whose weights "
-        "differ by channel takes 12 minutes, and that of bidirectional_aaren 48 GB"
+        "": "mechanisms with gates or decays beyond 1,000 tokens, because their references sum "
+        "decays over all pairs of tokens; longer sequences: at 16,000 tokens the float64 reference "
+        "of a mechanism whose weights differ by channel takes 12 minutes, and that of "
+        "bidirectional_aaren 48 GB"
     },
 )
 

@@ -410,7 +410,7 @@ EXPERIMENT = Measured(
     statements=tuple(
         Statement(
             "Element-wise attention, table 1",
-            f"{title} takes time as L{'^2' * (power == 2)} in training",
+            f"{title} takes time proportional to L{'^2' * (power == 2)} in training",
             grows_in_training(name, power),
         )
         for title, name, power in (("AFT", "aft", 2), ("linear attention", "linear", 1))

@@ -49,17 +49,17 @@ NOT_MEASURED = (
     ),
     Statement(
         "Element-wise attention, table 1",
-        "linear attention takes D^2 for each token, in training and inference",
+        "linear attention costs O(D^2) per token, in training and inference",
         why="`growth` measures linear attention and EA-series in turns, but at one D",
     ),
     Statement(
         "Element-wise attention, table 1",
-        "AFT takes D for each pair of tokens in training, and for each token held in inference",
+        "AFT costs O(D) per pair of tokens in training, and O(D) per cached token in inference",
         why="`growth` measures AFT and EA-series in turns, but at one D",
     ),
     Statement(
         "Element-wise attention, section 3.4",
-        "Taylor polynomials of dot products take L D^t",
+        "Taylor polynomials of dot products cost O(L D^t)",
         why="`taylorshift_order` times orders 2 and 4 for three D, but no rule was stated for how "
         "that time grows",
     ),
@@ -71,7 +71,8 @@ NOT_MEASURED = (
     Statement(
         "TaylorShift, table 7",
         "training hours and memory on CIFAR, IMDB and ImageNet",
-        why="whole trainings take days here; of steps, that of the ListOps model alone is measured",
+        why="full training takes days on this machine; only one training step of the ListOps model "
+        "was measured",
     ),
     Statement(
         "TaylorShift, appendix C.3",

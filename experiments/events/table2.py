@@ -122,7 +122,8 @@ def judge_against_softmax(mechanism: str) -> Any:
         ours = f"NLL {text(over, 3)} over {len(by_set)} sets: {each}"
         kernel = max(row.get("kernel_size", Size.kernel_size) for row in rows if "runs" in row)
         if kernel > 1:
-            ours += f"; both with a convolution over {kernel} events, which the paper's lack"
+            ours += f"; both with a convolution over {kernel} events, which the paper's models do "
+            ours += "not have"
         return Verdict(comparable(over), ours)
 
     return judge
@@ -168,10 +169,10 @@ def table(rows: Rows, size: Size) -> str:
         "NLL per event in nats, including the survival of the last interval, with times in the "
         "unit of the file; mean and standard deviation over seeds. *naive* predicts the mean gap "
         "(RMSE), the median gap (MAE), and the last or the most frequent event type. *RMSE as "
-        "published* squares the sum of a sequence's errors, as the code behind the paper does, so "
-        "that they cancel; presumably the paper prints this kind. In brackets: "
-        "the paper's values, for other units, more events and a model twice as wide, so they are "
-        "not directly comparable."
+        "published* squares the sum of the errors of a sequence, as the code behind the paper "
+        "does, so errors of opposite sign cancel. The paper presumably reports this RMSE. In "
+        "brackets: the paper's values, for other units, more events and a model twice as wide, so "
+        "they are not directly comparable."
     )
     lost = losses(rows, mechanisms)
     return "\n\n".join([markdown(header, lines), note, lost, origins])
@@ -248,8 +249,8 @@ def plot(rows: Rows) -> Any:
 DEPARTURES = (
     "Departures: {}a learning rate of 0.003 (published 0.0005), at most 15 epochs with a patience "
     "of 3 (6,000 and 500), a width of 32 (64), three seeds (five), selection by NLL (by RMSE). Not "
-    "available: MIMIC-II, MOOC and the Reddit of JODIE (their formats are read). Of StackOverflow, "
-    "Wikipedia, Reddit and Uber a part, for lack of time"
+    "available: MIMIC-II, MOOC and the Reddit of JODIE (their formats are read). Only a part of "
+    "StackOverflow, Wikipedia, Reddit and Uber, for lack of time"
 )
 
 EXPERIMENT = Measured(

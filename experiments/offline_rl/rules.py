@@ -31,8 +31,8 @@ AHEAD = Rule(
     STATED,
 )
 CLUSTERED = Rule(
-    "Data sets of one robot are not independent (medium-expert contains medium): instead of over "
-    "data sets, intervals are over robots, each with the mean of its data sets.",
+    "Data sets of one robot are not independent (medium-expert contains medium). Therefore "
+    "intervals are over robots, not data sets; each robot counts with the mean of its data sets.",
     REVISED,
 )
 FOLLOWS = Rule(

@@ -53,9 +53,9 @@ LEARNED_POINTS = 1.0
 """Points: a hundredth is the standard error of an accuracy of a half over 2,500 examples."""
 
 LEARNED = Rule(
-    "A data set on which neither of two models has learned anything, by a mean accuracy more than "
-    f"{LEARNED_POINTS:g} point above that of the constant answer, does not count for either: it is "
-    "left out, and not a tie.",
+    f"A model has learned a data set if its mean accuracy is more than {LEARNED_POINTS:g} point "
+    "above that of the constant answer. A comparison of two models leaves out a data set that "
+    "neither has learned.",
     REVISED,
 )
 FALLS = Rule(

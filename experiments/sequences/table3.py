@@ -144,11 +144,11 @@ def left_out(rows: Rows, *names: str) -> str:
     """The data sets that ``learned_sets`` lacks, for a verdict."""
     learned = learned_sets(rows, *names)
     nothing = [data for data in data_sets(rows) if data not in learned]
-    return f"; without {', '.join(nothing)}, of which neither learned anything" if nothing else ""
+    return f"; left out: {', '.join(nothing)}, which neither model learned" if nothing else ""
 
 
 def judge_against_softmax(rows: Rows) -> Verdict:
-    """The verdict on TaylorShift and softmax over all sets of which they learned something."""
+    """The verdict on TaylorShift and softmax over all data sets that one of them learned."""
     both = ("taylorshift", "softmax")
     by_set = {data: differences(rows, data, *both) for data in learned_sets(rows, *both)}
     over = over_sets(by_set)

@@ -47,9 +47,9 @@ RISE = 0.02
 """More than chance: a fifth of a run has at least five validations, of 1,600 guesses each."""
 
 UNFINISHED = Rule(
-    f"A number of the paper's {PAPER_RUNS} runs is not decided by fewer runs of which any still "
-    f"rises: its mean validation accuracy over the last fifth of its epochs is more than {RISE:g} "
-    "above that of the fifth before.",
+    f"A claim about the paper's {PAPER_RUNS} runs is not decided by fewer runs if any of them is "
+    "unfinished. A run is unfinished if its mean validation accuracy over the last fifth of its "
+    f"epochs is more than {RISE:g} above that over the fifth before.",
     REVISED,
 )
 

@@ -201,12 +201,13 @@ def verdicts(
     one_source = any(row.row.startswith("ETTm2") for of_claim in results for row in of_claim.rows)
     return [
         *(part for of_claim in results for part in _page(of_claim)),
-        f"Intervals are 95 % confidence intervals by Student's t over {FEWEST} numbers or more: "
-        "for a row over its seeds, paired; over data sets with the mean of its rows as the one "
-        "number of each"
-        + (", and ETTh2 and ETTm2, of one transformer, as one data set" if one_source else "")
-        + (", where a margin decides without runs that predate it" if early else "")
-        + ". Two models are not distinguishable if the interval contains 0 or has "
+        f"Intervals are 95 % confidence intervals by Student's t over {FEWEST} numbers or more. "
+        "The interval of a row is over its seeds, paired. The interval over data sets has one "
+        "number per data set, the mean of its rows. "
+        + "ETTh2 and ETTm2 come from one electricity transformer and count as one data set. "
+        * one_source
+        + "Verdicts by a margin ignore runs that predate the margin. " * early
+        + "Two models are not distinguishable if the interval contains 0 or has "
         "no width, which does not prove them equal. They are comparable if it lies within our "
         f"margin, {stated} of the other model's mean.",
     ]

@@ -69,11 +69,11 @@ class Table(Experiment):
         return Store(self.stored(scale, output), self.task, self.options(scale))
 
     def command(self, scale: str, seeds: int = 3) -> str:
-        """What gives its results again."""
+        """The command that trains the runs of the table."""
         return self.base_command(scale) + (f" --seeds {seeds}" if scale != "quick" else "")
 
     def base_command(self, scale: str) -> str:
-        """The command without what chooses runs."""
+        """The command without options that select runs."""
         if scale == "quick":
             return f"python -m {self.module} --quick"
         return f"{DATA_FOLDER}=FOLDER {super().command(scale)}"
@@ -118,7 +118,7 @@ class Table(Experiment):
                 store.train(cell.row, cell.column, config, runs / store.path.stem, command)
 
     def again(self, scale: str, output: Path, row: str) -> str:
-        """Trains a stored run next to what is stored of it."""
+        """Trains a stored run again, and returns both as a table."""
         store = self.store(scale, output)
         runs = store.runs
         run = runs[choose([", ".join(name_parts(one)) for one in runs], row)]

@@ -41,11 +41,11 @@ class _Command(NamedTuple):
         operands: Positional arguments.
         about: One-line description.
         target: "module:function", imported when the command runs.
-        uses: Module that does the work. Its imports must end before Ctrl-C raises
+        uses: Module to import after the command line is parsed, before Ctrl-C raises
             ``KeyboardInterrupt``, which modules in C would turn into other errors.
-        is_bound: Whether the function does the work with the options that its parameters declare;
-            else it takes the command line after the command's first word, and returns a function
-            that does the work, and may return an exit status.
+        is_bound: If True, the function's parameters declare the options. If False, the function
+            parses the command line after the command's name, and returns a function that does the
+            work, and may return an exit status.
     """
 
     operands: str
@@ -244,13 +244,13 @@ def _read_programs(args: Sequence[str], leads: bool) -> tuple[str, list[str]]:
 
 
 def _set_programs(folder: str) -> None:
-    """Sets the folder of compiled programs; one note says that none are written to it."""
+    """Sets the folder of compiled programs; prints a note if it is not writable."""
     try:
         compilation.check_writable(folder)
     except OSError as error:
         print(
-            f"note: compiled programs are read from the folder after {CACHE}, but not cached in "
-            f"it: {error}",
+            f"note: the folder of {CACHE} is not writable, so new compiled programs are not saved "
+            f"there: {error}",
             file=sys.stderr,
         )
     compilation.set_compilation_cache(folder)
@@ -418,7 +418,7 @@ def _flag(name: str, value: bool | str) -> str:
 
 
 def bench_command(args: Sequence[str]) -> Callable[[], int]:
-    """Reads the options of a benchmark of a suite of comparisons."""
+    """Parses the command line of ``flax-linattn bench`` and returns a function that runs it."""
     from flax_linattn.bench.options import BenchOptions
     from flax_linattn.cli import flags
 

@@ -61,7 +61,7 @@ ABOUT = (
 
 
 def export_command(args: Sequence[str]) -> Callable[[], None]:
-    """Reads the options of an export of a run to a bundle, a C header or an ONNX file."""
+    """Parses the command line of ``flax-linattn export`` and returns a function that exports."""
     if flags.asks_help(args, f"expected a run folder, got none; write {PROG} --out FILE."):
         flags.parse(flags.groups(ExportOptions()), args, PROG, ABOUT)
     task = read_task_options(Path(args[0]))

@@ -148,7 +148,7 @@ def parse_known(part: P, args: Sequence[str]) -> tuple[P, list[str]]:
 
 
 def bind(command: Callable[..., Any], name: str, args: Sequence[str]) -> Callable[[], None]:
-    """A function with the options of a command line, to call; its errors name only these."""
+    """Parses a command line, and returns a function that calls ``command`` with its options."""
     hints, about = get_type_hints(command), docstring_parser.parse(docstring(command))
     texts = {one.arg_name: _one_line(one.description) for one in about.params}
     operands, fields = [], []
@@ -211,17 +211,17 @@ def _root(listed: Iterable[Group], names: Container[str]) -> Group:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Refused:
-    """What is wrong with a value; raised within tyro, it would be printed in tyro's words."""
+class _InvalidValue:
+    """Error message of an invalid value, which is not raised inside tyro: tyro prints its own."""
 
     message: str
 
 
 def _refuse(values: dict[str, Any]) -> dict[str, Any]:
-    """Returns the values, unless one of them is refused."""
+    """Returns the values, unless one of them is invalid."""
     for name, value in values.items():
         for each in value if isinstance(value, tuple) else (value,):
-            if isinstance(each, _Refused):
+            if isinstance(each, _InvalidValue):
                 raise OptionError(each.message, name)
     return values
 
@@ -367,7 +367,7 @@ def _scalar(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
         except ValueError:
             expected = f"one of {', '.join(choices)}" if choices else _NUMBERS[kind]
             hint = suggest(words[0], choices)
-            return _Refused(f"expected {expected}, got {words[0]!r}{hint}")
+            return _InvalidValue(f"expected {expected}, got {words[0]!r}{hint}")
 
     return PrimitiveConstructorSpec(
         nargs=1,

@@ -67,7 +67,7 @@ def predict(
 
 
 def backtest_command(args: Sequence[str]) -> Callable[[], None]:
-    """Reads the options of a test over folds of later times."""
+    """Parses the command line of ``flax-linattn backtest`` and returns a function that tests."""
     backtest = flags.bind(_backtest, "backtest", args)
 
     def run() -> None:

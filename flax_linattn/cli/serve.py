@@ -49,7 +49,7 @@ ABOUT = (
 
 
 def serve_command(args: Sequence[str]) -> Callable[[], None]:
-    """Reads the options of a server of a run or a bundle."""
+    """Parses the command line of ``flax-linattn serve`` and returns a function that serves."""
     own = [*flags.groups(ServeOptions()), *flags.groups(Limits())]
     if flags.asks_help(args, f"expected a run folder or a bundle, got none; write {PROG}."):
         flags.parse(own, args, PROG, ABOUT)

@@ -57,7 +57,7 @@ MAX_VALUE_LENGTH = 100
 
 
 def stream_command(args: Sequence[str]) -> Callable[[], None]:
-    """Reads the options of a stream of observations through the model of a run."""
+    """Parses the command line of ``flax-linattn stream`` and returns a function that streams."""
     if flags.asks_help(args, f"expected a run folder, got none; write {PROG} [OPTIONS]."):
         flags.parse(flags.groups(Files()), ["--help-all"], PROG, f"{ABOUT}\n\n{_about_tasks()}")
     task = read_task_options(Path(args[0]))

@@ -127,7 +127,7 @@ class Output:
 
 
 def train_command(args: Sequence[str]) -> Callable[[], None]:
-    """Reads the options of a training; the name of the task is first."""
+    """Parses the command line of ``flax-linattn train`` and returns a function that trains."""
     name, *args = args
     task = get_task_options(name)
     start, others = flags.parse_known(Start(), args)

@@ -56,7 +56,7 @@ class StudyOptions:
 
 
 def tune_command(args: Sequence[str]) -> Callable[[], None]:
-    """Reads the options of a search for the options of a task, whose name is first."""
+    """Parses the command line of ``flax-linattn tune`` and returns a function that searches."""
     names = ", ".join(list_tasks())
     if flags.asks_help(args, f"expected a task, one of {names}; write flax-linattn tune TASK."):
         about = f"Searches for the options of a task by training trials. Tasks: {names}."

@@ -1,8 +1,8 @@
 """Options of a stack of transformer blocks, declared once for all models and commands.
 
-They are read without JAX and Flax, so that commands read options at once, except where a mechanism
-checks them: its hyperparameters, ``rotary``, ``num_kv_heads``, ``position_bias`` and
-``weight_dropout_rate``. Mechanisms and dtypes that are no names come from JAX.
+This module imports JAX and Flax only when a block is built, so that commands parse options quickly,
+except where a mechanism checks options: its hyperparameters, ``rotary``, ``num_kv_heads``,
+``position_bias`` and ``weight_dropout_rate``.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class NamedMechanism(Protocol):
-    """What options take of an ``ops.Mechanism``."""
+    """The attributes of ``ops.Mechanism`` that options use."""
 
     @property
     def name(self) -> str:
@@ -160,9 +160,9 @@ class Layers:
         object.__setattr__(self, "dtype", _dtype_name(self.dtype))
         if self.norm in get_args(hints["norm_type"]):
             raise OptionError(
-                "norm is the place of the norms, one of "
-                f"{', '.join(get_args(hints['norm']))}, and {self.norm!r} is a type; pass "
-                f"norm_type={self.norm!r}.",
+                f"norm must be one of {', '.join(get_args(hints['norm']))} (where norms are "
+                f"applied), got {self.norm!r}, which is a type of norm; pass "
+                f"norm_type={self.norm!r} instead.",
                 "norm",
             )
         for name, hint in hints.items():

@@ -66,16 +66,16 @@ class MiniRocketClassifier(SequenceModel):
     that end in between, too. Logits are a weighted sum of the scores and of the logarithms of the
     class frequencies; the weights minimize the cross-entropy of the leave-one-out scores.
 
-    If training series have different lengths, who knows that a series has ended knows its length:
-    :meth:`finish` answers by a map that is fitted to whole series and their lengths.
+    If training series have different lengths, the length of a finished series is informative.
+    :meth:`finish` then uses a linear map that was fitted to whole series and their lengths.
 
     The logits of an attention classifier may be added. It is trained by gradients on its own,
     because the linear maps fit the training series almost perfectly. Before ``fit`` it answers
     alone, after ``fit`` the linear maps do; ``weights`` may then be set on held-out series.
 
-    A call returns logits [B, classes] after the last observation, or of series that have ended with
-    ``ended``. With ``every_step`` it returns [B, T, classes] after every observation, by a loop
-    over the observations.
+    A call returns logits [B, classes] after the last observation. With ``ended=True``, they are the
+    logits of finished series (see :meth:`finish`). With ``every_step`` it returns [B, T, classes]
+    after every observation, by a loop over the observations.
 
     Args:
         num_channels: Number of channels C.
@@ -97,8 +97,8 @@ class MiniRocketClassifier(SequenceModel):
             their products with the length of the series divided by ``series_length``.
         whole_bias: Its bias, float32 [classes].
         weights: Weights of the logits of a linear map and of the attention, float32 [P, 2].
-        interpolates: Whether logits are interpolated between prefix lengths, and :meth:`finish`
-            changes none, since all training series have one length, bool [].
+        interpolates: True if all training series have one length. Logits are then interpolated
+            between prefix lengths, and :meth:`finish` returns them unchanged. bool [].
         held_out_accuracy: Leave-one-out accuracy of the linear maps at the end of the training
             series, float32 []; 0 before ``fit``.
         threshold: Probability of the most likely class at which a stream decides, float32 [];
@@ -295,10 +295,10 @@ class MiniRocketClassifier(SequenceModel):
     def finish(
         self, logits: Float[Array, "B classes"], state: MiniRocketClassifierState
     ) -> Float[Array, "B classes"]:
-        """Computes the logits of series that have ended.
+        """Computes the logits of finished series.
 
-        The map of the last prefix is exchanged for the map of whole series, with its weight. A
-        length above ``series_length`` counts as ``series_length``.
+        Replaces the linear map of the last prefix by the map of whole series, with the same weight.
+        A length above ``series_length`` counts as ``series_length``.
 
         Args:
             logits: Logits after the last observation.

@@ -108,8 +108,8 @@ class SequenceModel(nnx.Module, abc.ABC):
             form: Form of the computation; see ``ops.Mechanism.attend``.
             **own: ``every_step`` for models with one output for each sequence: return the outputs
                 after every observation instead of the last; ``positions`` for forecasters: return
-                the forecasts after these observations; ``ended`` for ``MiniRocketClassifier``: the
-                series end here.
+                the forecasts after these observations; ``ended`` for ``MiniRocketClassifier``:
+                whether the series end with this call.
 
         Returns:
             Outputs, and the state if ``return_state``. Outputs are [B, T, ...] for models with an

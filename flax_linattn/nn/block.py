@@ -329,8 +329,8 @@ def check_norm(norm: str, places: tuple[str, ...] = NORMS) -> None:
     """
     if norm in NORM_TYPES:
         raise OptionError(
-            f"norm is the place of the norms, one of {', '.join(places)}, and {norm!r} is a type; "
-            f"pass norm_type={norm!r}.",
+            f"norm must be one of {', '.join(places)} (where norms are applied), got {norm!r}, "
+            f"which is a type of norm; pass norm_type={norm!r} instead.",
             "norm",
         )
     check_choice(places, norm=norm)

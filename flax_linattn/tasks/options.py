@@ -266,7 +266,7 @@ class Config:
 
 
 class TaskOptions:
-    """The options of a task, and what is said of them before its data and models are imported.
+    """Options of a task that can be read before its data and models are imported.
 
     Attributes:
         name: Name in the registry and in run folders.

@@ -80,6 +80,8 @@ def test_states_of_layers(mechanism: ops.Mechanism, is_causal: bool, form: str) 
     with jax.enable_x64(True):
         merged = mechanism.merge(got_state, want_state)
         whole = mechanism.merge(want_state, want_state)
-        with pytest.raises(ValueError, match=f"the later state has no {field}, so it cannot be"):
+        with pytest.raises(
+            ValueError, match=f"state_b cannot be merged, because it has no {field}"
+        ):
             mechanism.merge(want_state, got_state)
     assert_close(list(merged), list(whole._replace(**{field: None})), np.float64)

@@ -183,8 +183,8 @@ def test_a_page_has_the_rules_that_it_uses() -> None:
 
 def test_rows_older_than_a_rule_are_marked() -> None:
     one = Statement("A", "more", lambda rows: Verdict(more([2]), "2"))
-    assert f"*Stated {TIMES.stated[:10]}, after the rows" in statements_table([one], [], OLD)[-1]
-    assert not any("after the rows" in part for part in statements_table([one], [], NEW))
+    assert f"*Stated {TIMES.stated[:10]}, after these rows" in statements_table([one], [], OLD)[-1]
+    assert not any("after these rows" in part for part in statements_table([one], [], NEW))
     # A day alone begins at midnight; the code's own time is told where it is known.
     day = {"date": rules.STATED[:10]}
     assert statements.early([TIMES], day)

@@ -70,7 +70,11 @@ def test_one_row_is_computed_again_beside_the_stored_one(experiment, tmp_path, c
     out = capsys.readouterr().out
     assert "| square | 2 | 1 |\n| n | 1 | 1 |" in out and "1 of 2" in out and "5.0e-01" in out
     assert '"square": 2' in (tmp_path / "squares-cpu.json").read_text()
-    for row, message in (("n 7", "names no stored row"), ("n", "names no"), ("n 1, x", "names no")):
+    for row, message in (
+        ("n 7", "matches no stored row"),
+        ("n", "matches no"),
+        ("n 1, x", "matches no"),
+    ):
         with pytest.raises(SystemExit):
             experiment.main(["--output", str(tmp_path), "--again", row])
         assert message in capsys.readouterr().err
@@ -80,10 +84,10 @@ def test_a_page_names_the_cheapest_row_and_its_cost():
     rows = [{"data": "a, b", "seed": s, "seconds": 60.0 * (2 - s)} for s in (0, 1)]
     text = again.usage("python -m x", rows, "plots")
     assert text.startswith("`python -m x --again 'data a, b, seed 1'`")
-    assert "this one took 1.0 minutes of a core, all 2 took 3.0; extras: `.[plots]`" in text
+    assert "this row took 1.0 minutes, all 2 rows took 3.0 minutes; install `.[plots]`" in text
     names = [", ".join(again.name_parts(row)) for row in rows]
     assert again.choose(names, "seed 1") == again.choose(names, "data a, b, seed 1") == 1
-    with pytest.raises(ValueError, match="names 2 stored rows"):
+    with pytest.raises(ValueError, match="matches 2 stored rows"):
         again.choose(names, "data a, b")
 
 

@@ -188,7 +188,7 @@ def test_two_rates_of_one_transformer_are_one_cluster(tmp_path):
 
 
 def test_an_improvement_smaller_than_the_papers_is_called_so(tmp_path):
-    """The smallest that the paper prints, here 10 %, beside an interval around none."""
+    """The smallest that the paper prints, here 10 %, next to an interval around none."""
     runs, _ = many_rows(tmp_path, dict(zip("pqr", (-0.01, 0.01, 0.0), strict=True)))
     printed = {"a": 0.9, "b": 1.0}
     cells = [tables.Cell(r, c, None, {"MSE": (printed[c], None)}) for r in "pqr" for c in "ab"]
@@ -202,7 +202,7 @@ def test_an_improvement_smaller_than_the_papers_is_called_so(tmp_path):
 
 
 def test_the_interval_that_decides_is_shown(tmp_path):
-    """Of the runs that test a margin; that of all stands in brackets."""
+    """Of the runs that test a margin; that of all is in brackets."""
     runs, rows = many_rows(tmp_path, {"p": 0.02, "q": 0.0201, "s": 0.0199, "r": 0.3})
     stored = json.loads(runs.path.read_text())["runs"]
     for run in stored:

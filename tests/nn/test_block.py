@@ -188,7 +188,7 @@ def test_derivatives_of_norms(is_centered):
     ("options", "message"),
     [
         ({"norm": "middle"}, "norm must be one of pre, post, sandwich, got 'middle'"),
-        ({"norm": "rms"}, "one of pre, post, sandwich, and 'rms' is a type; pass norm_type='rms'"),
+        ({"norm": "rms"}, "got 'rms', which is a type of norm; pass norm_type='rms' instead"),
         ({"norm_type": "batch"}, "norm_type must be one of layer, rms, got 'batch'"),
         ({"activation": "swish"}, "activation must be one of .*swiglu, geglu, got 'swish'"),
         ({"is_parallel": True}, "a parallel block is normalized before its branches"),

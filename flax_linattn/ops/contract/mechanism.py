@@ -98,9 +98,9 @@ class Mechanism(abc.ABC):
 
     @property
     def merge_field(self) -> str | None:
-        """Name of the field of the state, a NamedTuple, that only ``merge`` reads, or None.
+        """Name of the state field that only ``merge`` reads, or None if there is no such field.
 
-        It says how the tokens of a span change the state before them, such as their decay.
+        An example is the total log-decay of a chunk.
         """
         return None
 
@@ -393,12 +393,12 @@ class Mechanism(abc.ABC):
         return masks.zero_padding(y.astype(v.dtype), mask), pack_state(state, segment_id)
 
     def merge(self, state_a: State, state_b: State) -> State:
-        """Merges the states of two consecutive spans, if ``capabilities.mergeable``.
+        """Merges the states of two consecutive chunks, if ``capabilities.mergeable``.
 
         Args:
-            state_a: State of the earlier span.
-            state_b: State of the later span, of the same structure and shapes; also where
-                ``state_a`` is not mergeable (see ``init_state``), as the result is then neither.
+            state_a: State of the earlier chunk.
+            state_b: Mergeable state of the later chunk (see ``init_state``), of the same structure
+                and shapes. If ``state_a`` is not mergeable, the result is not mergeable.
 
         Raises:
             ValueError: If the mechanism cannot merge states, or the states do not belong together.
@@ -418,8 +418,9 @@ class Mechanism(abc.ABC):
                 )
         if self._lacks_merge_field(state_b):
             raise ValueError(
-                f"the later state has no {self.merge_field}, so it cannot be merged; compute it "
-                "from init_state(..., mergeable=True) or without an initial_state, not in a layer."
+                f"state_b cannot be merged, because it has no {self.merge_field}. Compute it "
+                "without initial_state, or with an initial_state from init_state(..., "
+                "mergeable=True). States of layers cannot be merged as state_b."
             )
         later = self._drop_merge_field(state_b) if self._lacks_merge_field(state_a) else state_b
         checks.check_state_like(self.name, later, state_a)
@@ -454,9 +455,9 @@ class Mechanism(abc.ABC):
             dtype: Dtype of the inputs. The state has its accumulation dtype: float32, or float64
                 for float64.
             num_latents: Number of latents L, if ``capabilities.latents``.
-            mergeable: Whether the states that follow from this one can be the later one of
-                ``merge``. If False, they have None for ``merge_field``, as in layers:
-                ``gated_delta`` then stores K V numbers per head, not K (K + V).
+            mergeable: Whether states computed from this state can be passed to ``merge`` as
+                ``state_b``. If False, their ``merge_field`` is None, as in layers: ``gated_delta``
+                then stores K V numbers per head, not K (K + V).
 
         Raises:
             ValueError: If the mechanism has no state, or none for this length or for latents.

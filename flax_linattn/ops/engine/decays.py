@@ -72,10 +72,10 @@ def suffix_sums(a: Array) -> Array:
     return jnp.flip(prefix_sums(jnp.flip(a, axis=-2)), axis=-2)
 
 
-def add(span: Array, a: Array) -> Array:
-    """Adds log-decays to the sum over the span before, which is None where no one merges it."""
-    total: Array = jax.tree.map(lambda before: before + a, span)
-    return total
+def add_to_total(total: Array, a: Array) -> Array:
+    """Adds log-decays to the total of earlier chunks, which is None if a state is not mergeable."""
+    result: Array = jax.tree.map(lambda before: before + a, total)
+    return result
 
 
 def pairwise_sums(a: Array) -> Array:

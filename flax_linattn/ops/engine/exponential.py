@@ -96,7 +96,7 @@ class ForgettingState(NamedTuple):
         """Merges two consecutive spans; associative, because decays add up."""
         # All later tokens lower the earlier scores alike, so the level alone decays, not u and w.
         sums = self.sums.decay(later.log_decay).merge(later.sums)
-        return ForgettingState.from_sums(decays.add(self.log_decay, later.log_decay), sums)
+        return ForgettingState.from_sums(decays.add_to_total(self.log_decay, later.log_decay), sums)
 
 
 class Level(NamedTuple):

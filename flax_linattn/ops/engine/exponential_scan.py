@@ -146,10 +146,12 @@ def _total_decay(log_decay: Array, starts: Array | None, before: Array) -> Array
     """Sums the log-decays of the last segment, including those before the call."""
     span = prefix.Span(log_decay, None, starts)
     if starts is None or log_decay.shape[1] == 0:
-        return decays.add(before, jnp.sum(log_decay, axis=1))
+        return decays.add_to_total(before, jnp.sum(log_decay, axis=1))
     last = span.segment_index[:, -1]
     own = jnp.sum(masks.zero_padding(log_decay, span.segment_mask(last)), axis=1)
-    return decays.add(jax.tree.map(lambda b: masks.zero_padding(b, last == 0), before), own)
+    return decays.add_to_total(
+        jax.tree.map(lambda b: masks.zero_padding(b, last == 0), before), own
+    )
 
 
 def _scan_in_form(form: str, size: int, tokens: Tokens, initial: Sums) -> tuple[ScanOutputs, Sums]:

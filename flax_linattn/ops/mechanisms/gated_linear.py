@@ -77,7 +77,7 @@ class DecayedSums(GatedMechanism):
 
     def _merge(self, state_a: GatedLinearState, state_b: GatedLinearState) -> GatedLinearState:
         left = jnp.exp(state_b.log_decay)[..., None] * state_a.value
-        log_decay = decays.add(state_a.log_decay, state_b.log_decay)
+        log_decay = decays.add_to_total(state_a.log_decay, state_b.log_decay)
         return GatedLinearState(log_decay, left + state_b.value)
 
     def chunk_state(self, tokens: dict[str, Array], before: GatedLinearState) -> GatedLinearState:
@@ -85,7 +85,7 @@ class DecayedSums(GatedMechanism):
         added = einsum("bhck,bhcv->bhkv", k * jnp.exp(decays.exclusive_suffix_sums(a)), v)
         decay = jnp.sum(a, axis=2)
         value = jnp.exp(decay)[..., None] * before.value + added
-        return GatedLinearState(decays.add(before.log_decay, decay), value)
+        return GatedLinearState(decays.add_to_total(before.log_decay, decay), value)
 
     def chunk_outputs(self, q: Array, tokens: dict[str, Array], before: GatedLinearState) -> Array:
         q, k, v, a = map(by_head, (q, tokens["k"], tokens["v"], tokens["log_decay"]))

@@ -50,8 +50,9 @@ TILE_TOKENS = 16
 write fewer states, but compute more pairs."""
 
 BLOCK_TOKENS = 4
-"""Tokens per block of a tile, within which features are computed for pairs of tokens. On a CPU a
-gradient took as long with blocks of 1 or 2, which compile longer, and 1.2 times as long with 8."""
+"""Tokens per block of a tile, within which features are computed for pairs of tokens. On a CPU,
+gradients take the same time with blocks of 1 or 2 tokens (which take longer to compile), and 1.2
+times as long with 8."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -165,9 +166,9 @@ class Performer(StreamingMechanism):
         """Computes outputs from the visible tokens, and from states that some rows also read.
 
         Features are products of two factors, of a query and of a key relative to the maximum over
-        keys. It must not come from a key that is invisible to the query: relative to it, the
-        visible keys could all underflow. So the tile is split in halves, and each half again down
-        to blocks of pairs: all queries of a half that read keys of the other half read the same.
+        keys. This maximum must not include a key that the query cannot attend to: relative to it,
+        all visible keys could underflow. Therefore a tile is split in halves recursively, down to
+        blocks of pairs. Queries of one half that attend to the other half attend to the same keys.
         """
         size, full = q.shape[1], max(BLOCK_TOKENS, 1 << (q.shape[1] - 1).bit_length())
         q, k, v = (fill(x, full) for x in (q, tokens["k"], tokens["v"]))
@@ -175,8 +176,8 @@ class Performer(StreamingMechanism):
         split = full // BLOCK_TOKENS, BLOCK_TOKENS
         blocks = [x.reshape(len(x), *split, *x.shape[2:]) for x in (q, k, v)]
         pairs = visible.reshape(len(visible), *split, *split)
-        sees = jnp.moveaxis(jnp.diagonal(pairs, axis1=1, axis2=3), 3, 1)[..., None, None]
-        within = jnp.where(sees, blocks[0][:, :, :, None] + blocks[1][:, :, None], -jnp.inf)
+        pair_mask = jnp.moveaxis(jnp.diagonal(pairs, axis1=1, axis2=3), 3, 1)[..., None, None]
+        within = jnp.where(pair_mask, blocks[0][:, :, :, None] + blocks[1][:, :, None], -jnp.inf)
         level = jnp.max(within, axis=(3, 5)).reshape(q.shape[:-1])
         across, more = [], []
         for length in (1 << i for i in range(BLOCK_TOKENS.bit_length() - 1, full.bit_length() - 1)):
@@ -184,9 +185,9 @@ class Performer(StreamingMechanism):
             pairs = visible.reshape(len(visible), *halves, *halves)
             for at in (1,) if is_causal else (1, 0):
                 keys, values = (_half(x, length, 1 - at) for x in (k, v))
-                sees = jnp.diagonal(pairs[:, :, at, :, :, 1 - at], axis1=1, axis2=3)
+                pair_mask = jnp.diagonal(pairs[:, :, at, :, :, 1 - at], axis1=1, axis2=3)
                 readers, keep = (
-                    jnp.moveaxis(jnp.any(sees, i), 2, 1)[..., None, None] for i in (2, 1)
+                    jnp.moveaxis(jnp.any(pair_mask, i), 2, 1)[..., None, None] for i in (2, 1)
                 )
                 keys = jnp.where(keep, keys, -jnp.inf)
                 m = jax.lax.stop_gradient(jnp.max(keys, axis=2, keepdims=True))  # it cancels

@@ -83,7 +83,9 @@ SENTENCES: list[Sentence] = [
         streamed,
     ),
     Sentence(
-        "its NLL is {:.3f} ± {:.3f} above over {} data sets, within the margin of {:g}", aaren
+        "Aaren's NLL minus that of softmax attention is {:.3f} ± {:.3f} nats (95 % confidence "
+        "interval over {} data sets); the margin is {:g}",
+        aaren,
     ),
     Sentence(
         "Aaren is better than Poisson and renewal processes on {} of {} data sets, better than a "

@@ -25,7 +25,7 @@ def over(ours: Way, other: Way) -> list[float]:
 
 
 def aaren() -> list[Any]:
-    """Beside softmax attention, by the window, with the selected and the last parameters."""
+    """Compared with softmax attention, by the window, with the selected and the last parameters."""
     found = [over(("aaren", mode), ("softmax", mode)) for mode in ("window", "last")]
     assert found[0][0] > 0 > found[1][0]
     robots = {DATA_SETS[data].robot for data in table1.data_sets(rows())}
@@ -33,7 +33,7 @@ def aaren() -> list[Any]:
 
 
 def acts(act: str) -> list[float]:
-    """Of each mechanism a way to act beside the window."""
+    """An inference mode of each mechanism, compared with the window."""
     return [
         number
         for mechanism in ("aaren", "softmax", "elementwise_series")
@@ -63,7 +63,7 @@ def restarted() -> list[float]:
 
 
 def cloned() -> list[Any]:
-    """Aaren beside clones of all steps and of the best tenth."""
+    """Aaren compared with clones of all steps and of the best tenth."""
     numbers: list[Any] = []
     for baseline in ("behavior_cloning", "percentile_behavior_cloning"):
         own = {
@@ -125,9 +125,9 @@ def told() -> list[float]:
 
 SENTENCES: list[Sentence] = [
     Sentence(
-        "its score is {:+.1f} ± {:.1f} points from that of softmax attention with the parameters "
-        "of the lowest held-out error, and {:+.1f} ± {:.1f} with the last parameters, over {} "
-        "robots. The margin is {:g} points",
+        "Aaren's score minus that of softmax attention is {:+.1f} ± {:.1f} points with the "
+        "parameters of the lowest held-out error, and {:+.1f} ± {:.1f} with the last parameters, "
+        "over {} robots. The margin is {:g} points",
         aaren,
     ),
     Sentence(
@@ -142,8 +142,9 @@ SENTENCES: list[Sentence] = [
         restarted,
     ),
     Sentence(
-        "Aaren is {:+.1f} ± {:.1f} points from a perceptron that clones all actions, worse on {} "
-        "of 12 sets; {:+.1f} ± {:.1f} points from one that clones the best tenth, worse on {}",
+        "Aaren's score minus that of a perceptron that clones all actions is {:+.1f} ± {:.1f} "
+        "points, worse on {} of 12 sets; minus that of one that clones the best tenth, {:+.1f} ± "
+        "{:.1f} points, worse on {}",
         cloned,
     ),
     Sentence("differ by {:.1e} at most", equal),
@@ -167,4 +168,4 @@ SENTENCES: list[Sentence] = [
     ),
 ]
 
-ALLOWED: list[Allowed] = []
+ALLOWED = [Allowed("95 % confidence intervals over four robots", "a level of confidence")]

@@ -83,8 +83,8 @@ def test_stream_command_reads_files_and_draws(run_dir, tmp_path, capsys):
     out = capsys.readouterr().out.splitlines()
     assert out[0].startswith("step,prediction,decision,p(1),")
     first, whole, second = out[1:][: len(series)], out[1 + len(series)], out[2 + len(series) :]
-    assert first == second  # the blank line began anew, and answered for the whole sequence
-    step, prediction, decision, *_ = whole.split(",")
+    assert first == second  # the blank line reset the stream
+    step, prediction, decision, *_ = whole.split(",")  # the prediction for the whole sequence
     assert step == str(len(series)) and decision in (prediction, first[-1].split(",")[2])
     assert figure.read_bytes().startswith(b"\x89PNG")
 
@@ -290,7 +290,7 @@ def test_errors_about_a_file_name_it(tmp_path):
     whole.write_text(TOY.format("b", "1,2:b", "b"))
     empty.write_text(TOY.format("b", "?,?:b", "b"))
     others.write_text(TOY.format("c", "1,2:c", "c"))
-    for test_file, message in ((empty, "at least one value"), (others, "expected labels among")):
+    for test_file, message in ((empty, "has no values"), (others, "expected labels among")):
         with pytest.raises(ValueError, match=message) as caught:
             load_data(ClassifyConfig.of(train_file=whole, test_file=test_file).data)
         assert str(caught.value).startswith(f"{test_file}: ")

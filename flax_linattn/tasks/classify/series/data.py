@@ -222,9 +222,8 @@ def check_values(source: Path | str, dataset: data.TimeSeriesDataset) -> None:
     for index, values in enumerate(dataset.series):
         if (empty := np.flatnonzero(np.isnan(values).all(axis=0))).size:
             raise ValueError(
-                f"{source}: expected at least one value in every channel, got none for channel "
-                f"{dataset.channels[empty[0]]} (sequence {index}, from 0); remove the sequence or "
-                "the channel."
+                f"{source}: channel {dataset.channels[empty[0]]} of sequence {index} (counted from "
+                "0) has no values; expected at least one. Remove the sequence or the channel."
             )
         if (beyond := np.argwhere(np.abs(values) > MAX_VALUE)).size:
             step, channel = beyond[0].tolist()

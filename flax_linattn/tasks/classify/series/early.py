@@ -197,7 +197,7 @@ def prefix_logits(
 def accuracy_by_fraction(model: Any, batches: data.BucketBatches) -> list[dict[str, float]]:
     """Table of the accuracy after fractions of the observations of each series.
 
-    After all of them it is of series that have ended.
+    At fraction 1 it is the accuracy on whole series.
     """
     mask, rows = batches.arrays["mask"], []
     count, lengths = np.cumsum(mask, axis=1), mask.sum(axis=1)
@@ -233,7 +233,7 @@ def early_values(run: Run, batches: data.BucketBatches) -> dict[str, Any]:
 def stream_error(
     model: models.MiniRocketClassifier, batches: data.BucketBatches
 ) -> dict[str, float | int]:
-    """Compares the stream with calls on series that are cut to each prefix length, or end.
+    """Compares the stream with calls on series cut to each prefix length, and on whole series.
 
     Calls that return every step are no comparison, because they compute features step by step.
     """

@@ -29,9 +29,9 @@ class ClassifyStream(ClassStream[NDArray[np.float64]]):
 
     A run of ``model="minirocket"`` also decides: after the first of the model's prefix lengths at
     which the most likely class has a probability of at least ``threshold``, that class is the
-    decision until the sequence ends. A blank line, which ends a sequence, then has a row, too: the
-    prediction for the whole sequence (``models.MiniRocketClassifier.finish``), which is the
-    decision if there was none before.
+    decision until the sequence ends. A blank line ends a sequence, and then also prints a row: the
+    prediction for the whole sequence (``models.MiniRocketClassifier.finish``). It is the decision
+    if there was none before.
 
     Args:
         run: The trained run.
@@ -132,7 +132,7 @@ class ClassifyStream(ClassStream[NDArray[np.float64]]):
         return [*cells[:2], decision, *cells[2:]]
 
     def last_cells(self) -> Iterator[Sequence[Any]]:
-        """Yields the row of a test sequence, which has ended; other input may go on later."""
+        """Yields the row of a finished test sequence; a later call may continue other input."""
         whole = self._whole() if self._sequence is not None else None
         if whole is not None:
             yield whole
