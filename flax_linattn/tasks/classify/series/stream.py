@@ -112,7 +112,7 @@ class ClassifyStream(ClassStream[NDArray[np.float64]]):
     def cells(self, observation: NDArray[np.float64] | None) -> Sequence[Any] | None:
         """Returns the step, the most likely class, the decision if any, and the probabilities.
 
-        A blank line, None, returns those of the sequence that it ends, if there is a decision rule.
+        A blank line, None, ends a sequence, and returns its row if there is a decision rule.
         """
         whole = self._whole() if observation is None else None
         cells = super().cells(observation)
