@@ -204,7 +204,7 @@ class Layers:
     def _check_heads(self) -> None:
         own = self.mechanism if isinstance(self.mechanism, tuple) else (self.mechanism,)
         has_bias = self.position_bias is not None
-        options = (self.num_kv_heads, has_bias, self.weight_dropout_rate, self.rotary)
+        options = (self.num_kv_heads is not None, has_bias, self.weight_dropout_rate, self.rotary)
         try:
             for each in own:
                 if isinstance(each, str):
