@@ -253,6 +253,7 @@ class Layers:
 
         Example:
             >>> layers = Layers(num_layers=2, mechanism="elementwise_series")
+            >>> from flax_linattn import ops
             >>> layers.map_mechanisms(lambda mechanism: ops.get_mechanism("aaren")).mechanism.name
             'aaren'
         """
