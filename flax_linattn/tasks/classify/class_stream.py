@@ -121,6 +121,9 @@ class ClassStream(Streaming, Generic[Observation]):
         if prediction is None:
             return None
         self._predictions.append(prediction)
+        return self._row(prediction)
+
+    def _row(self, prediction: Prediction) -> list[Any]:
         best = self._run.data_spec.classes[int(np.argmax(prediction.probabilities))]
         return [prediction.step, best, *prediction.probabilities]
 

@@ -208,7 +208,8 @@ class ClassifyStreamOptions:
     """Options of a stream of a classifier.
 
     Each line is an observation: numbers separated by commas or spaces, "?" for a missing value. A
-    blank line ends a sequence.
+    blank line ends a sequence, and prints the prediction for the whole sequence if the run has a
+    decision rule.
 
     Attributes:
         sequence: Index, from 0, of a test sequence of the run to stream instead of the input.

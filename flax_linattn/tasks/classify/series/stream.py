@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -73,8 +74,8 @@ class ClassifyStream(ClassStream[NDArray[np.float64]]):
         """Parses one observation per line; see ``parse_observations``."""
         return parse_observations(lines, self._run.data_spec.channels)
 
-    def source(self) -> Iterator[NDArray[np.float64]] | None:
-        """Returns the test sequence that the options name, if any.
+    def source(self) -> Iterator[NDArray[np.float64] | None] | None:
+        """Returns the test sequence that the options name, if any, and its end.
 
         Raises:
             ValueError: If the sequence does not exist.
@@ -91,7 +92,7 @@ class ClassifyStream(ClassStream[NDArray[np.float64]]):
         truth = test.classes[test.labels[index]]
         self._title += f": test sequence {index}, class {truth}"
         print(f"# test sequence {index}, true class {truth}", file=sys.stderr)
-        return iter(test.series[index])
+        return itertools.chain(test.series[index], [None])
 
     def interface(self) -> dict[str, Any]:
         """Describes the channels and the classes."""
@@ -114,38 +115,33 @@ class ClassifyStream(ClassStream[NDArray[np.float64]]):
 
         A blank line, None, ends a sequence, and returns its row if there is a decision rule.
         """
-        whole = self._whole() if observation is None else None
+        whole = self.finish() if observation is None and self._prefix_lengths else None
         cells = super().cells(observation)
-        if cells is None:
-            self._decision = 0
-            return whole
-        if not self._prefix_lengths:
-            return cells
-        probabilities = np.asarray(cells[2:])
-        if (
-            not self._decision
-            and cells[0] in self._prefix_lengths
-            and probabilities.max() >= self._threshold
-        ):
-            self._decision = int(probabilities.argmax()) + 1
-        decision = self._run.data_spec.classes[self._decision - 1] if self._decision else ""
-        return [*cells[:2], decision, *cells[2:]]
-
-    def last_cells(self) -> Iterator[Sequence[Any]]:
-        """Yields the row of a finished test sequence; a later call may continue other input."""
-        whole = self._whole() if self._sequence is not None else None
         if whole is not None:
-            yield whole
+            cells = self._row(whole)
+        if cells is not None and self._prefix_lengths:
+            classes, p = self._run.data_spec.classes, np.asarray(cells[2:])
+            is_sure = cells[0] in self._prefix_lengths and p.max() >= self._threshold
+            if not self._decision and (is_sure or whole is not None):
+                self._decision = int(p.argmax()) + 1
+            decision = classes[self._decision - 1] if self._decision else ""
+            cells = [*cells[:2], decision, *cells[2:]]
+        if observation is None:
+            self._decision = 0
+        return cells
 
-    def _whole(self) -> Sequence[Any] | None:
-        """Returns the row of a sequence that has ended; None without a rule or observation."""
-        if not (self._prefix_lengths and self._stream.num_steps):
+    def finish(self) -> Prediction | None:
+        """Predicts for the sequence so far as a whole; None before the first observation.
+
+        Equal to ``tasks.predict`` for a sequence without missing values.
+        """
+        if not self._stream.num_steps:
             return None
-        parts, classes = nnx.split(self._run.model), self._run.data_spec.classes
-        probabilities = np.asarray(_finish(*parts, self._logits, self._stream.state))
-        best = int(probabilities.argmax())
-        decision = classes[self._decision - 1 if self._decision else best]
-        return [self._stream.num_steps, classes[best], decision, *probabilities]
+        probabilities = jax.nn.softmax(self._logits)
+        if isinstance(self._run.model, models.MiniRocketClassifier):
+            parts = nnx.split(self._run.model)
+            probabilities = _finish(*parts, self._logits, self._stream.state)
+        return Prediction(self._stream.num_steps, np.asarray(probabilities))
 
     def is_possible(self, record: Record) -> bool:
         """Whether the decided class exists."""
