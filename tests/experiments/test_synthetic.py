@@ -106,7 +106,7 @@ def test_which_rule_comes_first(easy, hard, word):
         return {"accuracies": [float(e >= epoch) for e in (50, 100)]}
 
     run = {"alone": {"nt": curve(hard), "nt-s": curve(easy)}}
-    row = {"mechanism": "expressive", "context": 32, "setting": "standard", "epochs": [50, 100]}
+    row = {"mechanism": "expressive", "rules": "nt+nt-s", "epochs": [50, 100]}
     assert figure6.in_order([row | {"runs": [run] * 16}]).word == word
 
 
