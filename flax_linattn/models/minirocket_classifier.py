@@ -304,14 +304,21 @@ class MiniRocketClassifier(SequenceModel):
             logits: Logits after the last observation.
             state: State after the last observation.
         """
-        features = self.features.read(state.features)
-        count, dtype = state.features.num_observations, features.dtype
-        fraction = jnp.minimum(count.astype(dtype) / self.series_length, 1)[:, None]
-        kernel, bias = self.whole_kernel[...].astype(dtype), self.whole_bias[...].astype(dtype)
-        whole = features @ kernel[0] + fraction * (features @ kernel[1]) + bias
-        weight = self._coefficients(count, dtype) @ self.weights[:, :1].astype(dtype)
-        change = (weight * (whole - self.read(features, count))).astype(logits.dtype)
-        return jnp.where(self.interpolates[...], logits, logits + change)
+        features, count = self.features.read(state.features), state.features.num_observations
+        weight = self._weights_at(count, features.dtype)[:, :1]
+        change = self._end(self.read(features, count), features, count)
+        return logits + (weight * change).astype(logits.dtype)
+
+    def _end(self, logits: Array, features: Array, num_observations: Array) -> Array:
+        """Computes what the map of whole series adds to the logits of ``read``."""
+        kernel, bias = self.whole_kernel[...].astype(features.dtype), self.whole_bias[...]
+        length = jnp.minimum(num_observations.astype(features.dtype) / self.series_length, 1)
+        whole = features @ kernel[0] + length[:, None] * (features @ kernel[1])
+        return jnp.where(self.interpolates[...], 0, whole + bias.astype(whole.dtype) - logits)
+
+    def _weights_at(self, num_observations: Array, dtype: Any) -> Array:
+        """Weights [B, 2] of the linear map and of the attention."""
+        return self._coefficients(num_observations, dtype) @ self.weights[...].astype(dtype)
 
     def _coefficients(self, num_observations: Int[Array, "..."], dtype: Any) -> Array:
         """Coefficients [..., P] of the maps of the two nearest prefix lengths.
@@ -346,13 +353,14 @@ class MiniRocketClassifier(SequenceModel):
             features, after = self.features._map(x, own)
             counts = after.num_observations
             logits = self.read(features, counts)
+            if ended:
+                logits = logits + self._end(logits, features, counts)
         added = None
         if self.attention is not None:
             call = call.replace(state=None if state is None else state.attention)
             others, added = self.attention._map(x, call, every_step=every_step)
             logits = self._combine(logits, others, counts)
-        result = MiniRocketClassifierState(after, added)
-        return self.finish(logits, result) if ended else logits, result
+        return logits, MiniRocketClassifierState(after, added)
 
     def _map_step(
         self, x: Array, state: MiniRocketClassifierState, mask: Array | None
@@ -366,8 +374,7 @@ class MiniRocketClassifier(SequenceModel):
         return logits, MiniRocketClassifierState(after, added)
 
     def _combine(self, logits: Array, others: Array, num_observations: Array) -> Array:
-        weights = self._coefficients(num_observations, logits.dtype)
-        weights = weights @ self.weights[...].astype(logits.dtype)
+        weights = self._weights_at(num_observations, logits.dtype)
         # Attention that overflows has no effect where it is not used.
         added = jnp.where(weights[..., 1:] > 0, others.astype(logits.dtype), 0)
         return weights[..., :1] * logits + weights[..., 1:] * added

@@ -195,18 +195,12 @@ def prefix_logits(
 
 
 def accuracy_by_fraction(model: Any, batches: data.BucketBatches) -> list[dict[str, float]]:
-    """Table of the accuracy after fractions of the observations of each series.
-
-    At fraction 1 it is the accuracy on whole series.
-    """
+    """Table of the accuracy after fractions of each series; after all of it, as a whole series."""
     mask, rows = batches.arrays["mask"], []
     count, lengths = np.cumsum(mask, axis=1), mask.sum(axis=1)
     for fraction in FRACTIONS:
         end = np.ceil(fraction * lengths).astype(int)
-        if fraction == 1:
-            logits = log_probabilities(model, batches, compute_logits)
-        else:
-            logits = _cut_logits(model, batches, count <= end[:, None])
+        logits = _cut_logits(model, batches, count <= end[:, None], ended=fraction == 1)
         accuracy = float(np.mean(logits.argmax(axis=-1) == batches.arrays["labels"]))
         rows.append({"fraction": fraction, "observations": float(end.mean()), "accuracy": accuracy})
     return rows
@@ -254,12 +248,12 @@ def stream_error(
 
 
 def _cut_logits(
-    model: Any, batches: data.BucketBatches, mask: NDArray[np.bool_]
+    model: Any, batches: data.BucketBatches, mask: NDArray[np.bool_], *, ended: bool = False
 ) -> NDArray[np.float32]:
     """Log-probabilities [N, K] of series whose other observations [N, T] are cut off."""
     cut = copy.copy(batches)
     cut.arrays = batches.arrays | {"mask": batches.arrays["mask"] & mask}
-    return log_probabilities(model, cut, _compute_cut_logits)
+    return log_probabilities(model, cut, compute_logits if ended else _compute_cut_logits)
 
 
 def compute_logits(

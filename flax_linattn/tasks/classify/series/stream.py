@@ -139,8 +139,7 @@ class ClassifyStream(ClassStream[NDArray[np.float64]]):
             return None
         probabilities = jax.nn.softmax(self._logits)
         if isinstance(self._run.model, models.MiniRocketClassifier):
-            parts = nnx.split(self._run.model)
-            probabilities = _finish(*parts, self._logits, self._stream.state)
+            probabilities = _finish(*nnx.split(self._run.model), self._logits, self._stream.state)
         return Prediction(self._stream.num_steps, np.asarray(probabilities))
 
     def is_possible(self, record: Record) -> bool:
