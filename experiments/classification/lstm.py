@@ -32,7 +32,7 @@ class LSTMClassifier(nnx.Module):
         self.layer = nnx.RNN(cell, rngs=rngs)
         self.head = nnx.Linear(FEATURES, num_classes, rngs=rngs)
 
-    def __call__(self, x: Array, *, mask: Array) -> Array:
+    def __call__(self, x: Array, *, mask: Array, dropout_key: Array | None = None) -> Array:
         last = jnp.maximum(jnp.sum(mask, axis=1) - 1, 0)
         states = jnp.take_along_axis(self.layer(x), last[:, None, None], axis=1)
         return self.head(states[:, 0])
@@ -40,7 +40,7 @@ class LSTMClassifier(nnx.Module):
 
 def compute_logits(model: LSTMClassifier, batch: dict[str, Array], key: Array | None) -> Array:
     """Logits of a batch; there is no dropout."""
-    return model(batch["values"], mask=batch["mask"])
+    return model(batch["values"], mask=batch["mask"], dropout_key=key)
 
 
 def train_lstm(files: Mapping[str, Any], seed: int, time_limit: float) -> dict[str, Any]:
