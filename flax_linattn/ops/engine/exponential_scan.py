@@ -274,7 +274,7 @@ class Adjoint(NamedTuple):
 
     def dot(self, sums: Adjoint) -> Array:
         """Returns w . W + u U [...] for sums w and u."""
-        return jnp.sum(self.w * sums.w, axis=-1) + self.u * sums.u
+        return einsum("...v,...v->...", self.w, sums.w) + self.u * sums.u
 
 
 class Gradients(NamedTuple):
@@ -309,7 +309,7 @@ def _scan_backward(form: str, size: int, residuals: Any, gradients: Any) -> Any:
             dy=dy,
             inverse=outputs.inverse,
             # Through y = w / u, the gradient of u is -(dy . y) / u.
-            du=du_own - jnp.sum(dy * outputs.y, axis=-1) * outputs.inverse,
+            du=du_own - einsum("bthv,bthv->bth", dy, outputs.y) * outputs.inverse,
             past=None if tokens.log_decay is None else _sums_before_each(outputs, initial),
         ),
         Adjoint(dlast.w, dlast.u),
@@ -398,23 +398,20 @@ def _backward_tokens(size: int, tokens: Tokens, end: Adjoint) -> tuple[Gradients
 
     def body(i: Array, carry: Any) -> Any:
         t = length - 1 - i
-        (w, u), (dscore, dv, dlog_decay) = carry
+        (w, u), (all_w, all_u) = carry
         w = w + take_token(tokens.dy, t) * take_token(tokens.inverse, t)[..., None]
         u = u + take_token(tokens.du, t)
-        here, factor = take_token(weight, t), take_token(decay, t)
-        dscore = put_token(dscore, here * (jnp.sum(take_token(tokens.v, t) * w, axis=-1) + u), t=t)
-        dv = put_token(dv, here[..., None] * w, t=t)
-        before = Adjoint(factor[..., None] * w, factor * u)
-        if dlog_decay is not None:
-            dlog_decay = put_token(
-                dlog_decay, before.dot(jax.tree.map(partial(take_token, t=t), tokens.past)), t=t
-            )
-        return before, Gradients(dscore, dv, dlog_decay)
+        factor = take_token(decay, t)
+        stored = Adjoint(put_token(all_w, w, t=t), put_token(all_u, u, t=t))
+        return Adjoint(factor[..., None] * w, factor * u), stored
 
-    given = Gradients(tokens.score, tokens.v, tokens.log_decay)
-    nothing = jax.tree.map(jnp.zeros_like, given)
-    first, gradients = jax.lax.fori_loop(0, length, body, (end, nothing))
-    return gradients, first
+    # The loop computes nothing but the adjoints: all products with the values at once are faster.
+    # They are einsums because XLA computes jnp.sum(v * w) up to 9 times as slowly on a CPU.
+    nothing = Adjoint(jnp.zeros_like(tokens.v), jnp.zeros_like(weight))
+    first, adjoint = jax.lax.fori_loop(0, length, body, (end, nothing))
+    dscore = weight * (einsum("bthv,bthv->bth", tokens.v, adjoint.w) + adjoint.u)
+    dlog_decay = None if tokens.log_decay is None else decay * adjoint.dot(tokens.past)
+    return Gradients(dscore, weight[..., None] * adjoint.w, dlog_decay), first
 
 
 # -- tile by tile -----------------------------------------------------------------------
@@ -547,7 +544,7 @@ def _add_future(tile: Tokens, own: TileGradients, after: Adjoint) -> Gradients:
         jnp.zeros_like(weight),
     )
     dv = own.v + weight[..., None] * after.w[:, None]
-    dscore = jnp.sum(tile.v * dv, axis=-1) + own.through_u + weight * after.u[:, None]
+    dscore = einsum("bjhv,bjhv->bjh", tile.v, dv) + own.through_u + weight * after.u[:, None]
     if own.log_decay is None:
         return Gradients(dscore, dv, None)
     after = jax.tree.map(lambda x: x[:, None], after)
