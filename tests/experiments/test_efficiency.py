@@ -23,6 +23,7 @@ ON_ACCELERATORS |= {"flash_linear_attention", "pytorch"}
 TINY: dict[str, Mapping[str, Any]] = {
     **{name: size for name, size in SMALL_SIZES.items() if name not in ON_ACCELERATORS},
     "cache": {"caches": ((2, 8, 8), (1, 8, 16)), "dim": 4, "rounds": 3},
+    "cold_starts": {"repeats": 1, "epochs": 1},
     "exported_prefill": {
         "mechanisms": ("rwkv",),
         "attention": ("linear",),
@@ -37,6 +38,13 @@ TINY: dict[str, Mapping[str, Any]] = {
         "dim": 4,
         "rounds": 3,
         "steps": 2,
+    },
+    "language_models": {
+        "mechanisms": ("aaren",),
+        "lengths": (8,),
+        "batch_size": 1,
+        "positions": (8,),
+        "rounds": 1,
     },
     "layer_options": {
         "options": ("plain", "pair_mask"),
@@ -69,7 +77,14 @@ TINY: dict[str, Mapping[str, Any]] = {
     "taylorshift_floor": {"rows": (1,), "tokens": 8, "dim": 4, "rounds": 1, "steps": 2},
     "taylorshift_order": {"dims": (4,), "orders": (4,), "lengths": (8, 16), "rounds": 1},
 }
-SLOW = {"gated", "elementwise_inference", "elementwise_training", "taylorshift_crossover"}
+SLOW = {
+    "cold_starts",
+    "language_models",
+    "gated",
+    "elementwise_inference",
+    "elementwise_training",
+    "taylorshift_crossover",
+}
 SLOW |= {"bert_training", "exported_prefill", "overheads", "strategies", "taylorshift_transformer"}
 SLOW |= {
     "taylorshift_training",
@@ -89,6 +104,8 @@ def test_an_experiment_writes_its_files(
 ) -> None:
     module = importlib.import_module(f"experiments.efficiency.{name}")
     experiment = module.EXPERIMENT
+    if name == "language_models":
+        pytest.importorskip("torch")
     if name == "long_sequence":
         monkeypatch.setattr(module, "MECHANISMS", ("aaren",))
     size = dataclasses.replace(experiment.sizes["cpu"], **TINY[name])

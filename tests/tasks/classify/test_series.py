@@ -80,7 +80,9 @@ def test_stream_command_reads_files_and_draws(run_dir, tmp_path, capsys):
     source.write_text("\n".join([*lines, "", *lines]) + "\n")
     figure = tmp_path / "stream.png"
     assert cli.main(["stream", str(run_dir), "--input", str(source), "--figure", str(figure)]) == 0
-    out = capsys.readouterr().out.splitlines()
+    out, err = capsys.readouterr()
+    assert "the last sequence goes on; a blank line ends it" in err
+    out = out.splitlines()
     assert out[0].startswith("step,prediction,decision,p(1),")
     first, whole, second = out[1:][: len(series)], out[1 + len(series)], out[2 + len(series) :]
     assert first == second  # the blank line reset the stream
@@ -258,6 +260,8 @@ def test_blank_lines_are_rows_that_were_seen(run_dir, tmp_path, capsys):
     assert found == succeed(capsys, *args[:4]).splitlines()[6:]
     shown = succeed(capsys, "state", str(state)).split()
     assert shown[shown.index("rows") + 1] == "7" and shown[shown.index("num_steps") + 1] == "6"
+    assert cli.main([*args, "--threshold", "0.01"]) == 2
+    assert "expected 0.01. Use the run and the options" in capsys.readouterr().err
 
 
 def test_steps_are_scaled_across_channels():

@@ -65,6 +65,7 @@ class ClassifyStream(ClassStream[NDArray[np.float64]]):
         self._threshold, self._prefix_lengths = _rule(run.model, threshold)
         if self._prefix_lengths:
             self.header = [*self.header[:2], "decision", *self.header[2:]]
+            self._owner["threshold"] = self._threshold
 
     @property
     def _mean(self) -> NDArray[np.float64]:
@@ -141,6 +142,12 @@ class ClassifyStream(ClassStream[NDArray[np.float64]]):
         if isinstance(self._run.model, models.MiniRocketClassifier):
             probabilities = _finish(*nnx.split(self._run.model), self._logits, self._stream.state)
         return Prediction(self._stream.num_steps, np.asarray(probabilities))
+
+    def end(self) -> str | None:
+        """Returns a note on a last sequence that no blank line has ended, if that adds a row."""
+        if not (self._prefix_lengths and self._stream.num_steps):
+            return None
+        return "note: the last sequence goes on; a blank line ends it, and prints its prediction"
 
     def is_possible(self, record: Record) -> bool:
         """Whether the decided class exists."""
