@@ -3,8 +3,8 @@
     python -m experiments.efficiency.cold_starts
 
 Each line is a process of its own on one core, with an empty cache of compiled programs and with
-the cache that this process has filled. Seconds are those of the process and of its children, user
-and system together, so other work on the machine counts little.
+the cache that this process has filled. Times are user and
+system seconds of the process and of its children, so other work on the machine counts little.
 """
 
 from __future__ import annotations

@@ -100,13 +100,13 @@ def our_step(mechanism: str, tokens: np.ndarray) -> tuple[Callable[[], Any], dic
         updates, state = optimizer.update(jax.grad(loss)(params), state, params)
         return optax.apply_updates(params, updates), state
 
-    kept = (params, optimizer.init(params))
-    compiled, facts = compile_program(step, (*kept, tokens), donate_argnums=(0, 1))
+    carry = (params, optimizer.init(params))
+    compiled, facts = compile_program(step, (*carry, tokens), donate_argnums=(0, 1))
 
     def call() -> Any:
-        nonlocal kept
-        kept = compiled(*kept, tokens)
-        return kept
+        nonlocal carry
+        carry = compiled(*carry, tokens)
+        return carry
 
     return call, facts | {"parameters": num_parameters(model)}
 
@@ -133,13 +133,13 @@ def generate(size: Size, position: int) -> dict[str, Any]:
     with torch.no_grad():
         caches = model.start(torch.from_numpy(prompt).long(), position + 4 * (rounds + 1))
         call = torch.no_grad()(partial(model.next, caches))
-        found = _timed(torch, calls, call, rounds, size.seconds)
+        times = _timed(torch, calls, call, rounds, size.seconds)
     facts[TRANSFORMER] = {"state_bytes": sum(x.nbytes for pair in caches["kv"] for x in pair)}
-    return found | {"facts": facts}
+    return times | {"facts": facts}
 
 
 def make_model(mechanism: str) -> models.LanguageModel:
-    """Our model."""
+    """Makes our model with a mechanism, and four heads of 64 channels."""
     return models.LanguageModel(
         VOCABULARY,
         features=FEATURES,
@@ -218,7 +218,7 @@ def make_torch(torch: Any) -> Any:
             return caches
 
         def next(self, caches: dict[str, Any]) -> int:
-            """Generates a token."""
+            """Generates the next token after those in the caches, the most likely one."""
             caches["token"] = self(caches["token"], caches)[:, -1:].argmax(-1)
             caches["length"] += 1
             return int(caches["token"])
