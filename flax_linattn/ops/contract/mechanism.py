@@ -416,6 +416,9 @@ class Mechanism(abc.ABC):
                     "a PackedState belongs to the last segment of its row; merge its .state "
                     "with a state of the same segment, or pass it as initial_state."
                 )
+        expected = jax.eval_shape(partial(self.init_state, 1, 1, 1, 1))
+        if type(state_a) is not type(expected):  # sizes are compared between the states
+            checks.check_state_like(self.name, state_a, expected)
         if self._lacks_merge_field(state_b):
             raise ValueError(
                 f"state_b cannot be merged, because it has no {self.merge_field}. Compute it "

@@ -191,8 +191,9 @@ def test_merge() -> None:
     ):
         AAREN.merge(state, AAREN.init_state(4, H, K, V))
     linear = ops.get_mechanism("linear").init_state(B, H, K, V)
-    with pytest.raises(ValueError, match="the state does not belong to 'aaren'"):
-        AAREN.merge(state, linear)
+    for first in (state, linear):
+        with pytest.raises(ValueError, match="the state does not belong to 'aaren'"):
+            AAREN.merge(first, linear)
 
 
 def test_a_state_of_another_dtype() -> None:
