@@ -66,8 +66,8 @@ LAZY_USE = """
 assert "add" not in vars(sums) and sums.add(1, 2) == 3 and sums.products.multiply(2, 3) == 6
 assert {"add", "__name__"} <= {*dir(sums)} and sums.__all__ == ["add"]
 assert not hasattr(sums, "wrong") and not hasattr(sums, "add.wrong")
-from sums import *; from flax_linattn import data
-assert add is sums.add and data.episodes.write_episodes
+from sums import *; import flax_linattn; data = flax_linattn.data
+assert add is sums.add and data.episodes.write_episodes and not hasattr(flax_linattn, "dat")
 """
 
 
