@@ -278,9 +278,8 @@ EXPERIMENT = Measured(
     left_out={
         "": DEPARTURES.format(
             "a convolution over 4 events in front of the attention in every run, "
-            "where the published models have none, which is one reason why "
-            "attentions differ so little (`--scale no-convolution` trains without "
-            "it; not run); "
+            "where the published models have none (`--scale no-convolution` trains "
+            "without it); "
         ),
         "no-convolution": DEPARTURES.format(""),
     },
