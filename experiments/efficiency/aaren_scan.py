@@ -15,14 +15,14 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.extend import core
 
+from experiments.efficiency.counts import depth
 from experiments.measured import Measured, Rows
 from experiments.rules import EQUAL, TIE, exponent, grows, no_more_bytes
 from experiments.statements import Judge, Statement
@@ -110,48 +110,6 @@ def program_depth(size: Size, name: str, length: int) -> dict[str, Any]:
 
     program: Any = jax.grad(loss, argnums=(0, 1, 2)) if name == TRAINING else attend
     return {"depth": depth(jax.make_jaxpr(program)(*arrays(size, length)).jaxpr)}
-
-
-def depth(jaxpr: core.Jaxpr) -> float:
-    """The longest chain of operations in a program."""
-    at: dict[Any, float] = {}
-    for equation in jaxpr.eqns:
-        begin = max((at.get(v, 0.0) for v in equation.invars if not _is_literal(v)), default=0.0)
-        at |= dict.fromkeys(equation.outvars, begin + cost(equation))
-    return max((at.get(v, 0.0) for v in jaxpr.outvars if not _is_literal(v)), default=0.0)
-
-
-def cost(equation: core.JaxprEqn) -> float:
-    """The depth of one operation."""
-    name, params = equation.primitive.name, equation.params
-    if name == "while":
-        raise ValueError("a loop whose number of passes the program does not say has no depth.")
-    inner = [depth(body) for body in _bodies(params)]
-    if inner:
-        return float(params.get("length", 1)) * max(inner)
-    (shape, *_) = [v.aval.shape for v in equation.invars] or [()]
-    if name.startswith(("cumsum", "cummax", "cumprod", "cumlogsumexp")):
-        return math.ceil(math.log2(max(2, shape[params["axis"]])))
-    if name.startswith(("reduce_", "argmax")) and "axes" in params:
-        return math.ceil(math.log2(max(2, math.prod(shape[a] for a in params["axes"]))))
-    if name == "dot_general":
-        (contracted, _), _ = params["dimension_numbers"]
-        return 1 + math.ceil(math.log2(max(1, math.prod(shape[a] for a in contracted))))
-    return 1.0
-
-
-def _bodies(params: dict[str, Any]) -> Iterator[core.Jaxpr]:
-    """The programs that an operation calls."""
-    for value in params.values():
-        for one in value if isinstance(value, (tuple, list)) else [value]:
-            if isinstance(one, core.ClosedJaxpr):
-                yield one.jaxpr
-            elif isinstance(one, core.Jaxpr):
-                yield one
-
-
-def _is_literal(variable: Any) -> bool:
-    return isinstance(variable, core.Literal)
 
 
 class Merges:
