@@ -37,8 +37,8 @@ class Size:
 
     lengths: tuple[int, ...] = (256, 512, 1024)
     dims: tuple[int, ...] = (64, 128, 256)
-    small_dims: tuple[int, ...] = (16, 32, 64)
-    """Of polynomials of dot products of order 4, which have D^4 / 24 features."""
+    small_dims: tuple[int, ...] = (5, 10, 20)
+    """Of polynomials of dot products of order 4: those of more channels have too many features."""
     orders: tuple[int, ...] = (8, 16, 32)
     """Of EA-series."""
     length: int = 256
