@@ -23,8 +23,8 @@ class Statement:
         says: what it says, in our words.
         judge: the verdict of an experiment's rows; None where nothing is measured.
         why: where nothing is measured, the reason.
-        results: names of the results whose rows decide, each with its "results"; default those of
-            the experiment that has the statement.
+        results: names of the results whose rows decide, each with its "results"; default the
+            results of the experiment that has the statement.
     """
 
     where: str

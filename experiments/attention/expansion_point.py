@@ -107,8 +107,8 @@ def judge_shift(rows: Rows) -> Verdict:
 
 def equal(rows: Rows, name: str) -> Verdict:
     """The verdict on "these weights are equal"."""
-    largest = max(row[name] for row in rows)
-    return Verdict(Word(HOLDS if largest <= ROUNDING else FAILS, EQUAL), f"at most {largest:.1g}")
+    error = max(row[name] for row in rows)
+    return Verdict(Word(HOLDS if error <= ROUNDING else FAILS, EQUAL), f"at most {error:.1g}")
 
 
 def table(rows: Rows, size: Size) -> str:

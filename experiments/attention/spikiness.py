@@ -33,7 +33,7 @@ HEDGEHOG = "taylor_features"
 STD = 1.0
 """Of the queries and keys that are judged: about that of a layer after layer normalization."""
 
-KEPT = 0.5
+MIN_FRACTION = 0.5
 SPIKINESS = Rule(
     "A mechanism keeps the spikiness of another if it has at least half of it: half of the "
     "largest weight's excess over an equal weight, and half of the entropy that its weights lack "
@@ -105,7 +105,7 @@ def compare(rows: Rows, name: str, other: str) -> tuple[Word, str]:
     words, texts = [], []
     for key, (ours, theirs) in pairs.items():
         ratio = interval([a / b for a, b in zip(ours, theirs, strict=True)])
-        words.append(above(ratio, KEPT, SPIKINESS))
+        words.append(above(ratio, MIN_FRACTION, SPIKINESS))
         texts.append(f"{key} {text(ratio, 2).lstrip('+')}")
     return combine(words), f"{name} of {other}: {', '.join(texts)}"
 

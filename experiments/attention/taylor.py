@@ -92,13 +92,13 @@ def judge_near(rows: Rows) -> Verdict:
     """The verdict on figure 3: the order 6 is nearer to e^x than the order 2, both near 0."""
     by = {(row["source"], row["scale"], row["order"]): row["output"] for row in rows}
     nearer = [by[source, scale, 6] < error for (source, scale, n), error in by.items() if n == 2]
-    smallest = min(scale for _, scale, _ in by)
-    at_0 = max(error for (_, scale, n), error in by.items() if scale == smallest and n == 2)
+    min_scale = min(scale for _, scale, _ in by)
+    at_0 = max(error for (_, scale, n), error in by.items() if scale == min_scale and n == 2)
     word = HOLDS if all(nearer) and at_0 <= NEAR else FAILS
     return Verdict(
         Word(word, NEARER),
         f"EA-6 nearer in {sum(nearer)} of {len(nearer)} cases; error of EA-2 {at_0:.1g} at a std "
-        f"of {smallest:g}",
+        f"of {min_scale:g}",
     )
 
 

@@ -63,7 +63,7 @@ STEPS = Rule(
 
 @dataclasses.dataclass(frozen=True)
 class Size:
-    """Settings at one scale."""
+    """Settings of the counts at one scale."""
 
     lengths: tuple[int, ...] = (64, 256, 1024, 4096, 16_384)
     blocks: tuple[int, ...] = (16, 64, 256, 1024, 4096)
@@ -205,7 +205,7 @@ def logarithmic(program: str) -> Judge:
     return judge
 
 
-def as_many(program: str, steps: Callable[[float], float], power: float, factor: str) -> Judge:
+def judge_scan(program: str, steps: Callable[[float], float], power: float, factor: str) -> Judge:
     """The verdict on a scan's steps and computation, which grows as N^power besides a log."""
 
     def judge(rows: Rows) -> Verdict:
@@ -291,12 +291,12 @@ EXPERIMENT = Measured(
         Statement(
             "Aaren, section 5",
             "the scan of Hillis and Steele takes log2(N) steps and N log(N) operations",
-            as_many(HILLIS, lambda log: log, 1, "log"),
+            judge_scan(HILLIS, lambda log: log, 1, "log"),
         ),
         Statement(
             "Aaren, section 5",
             "the scan of Ladner and Fischer takes 2 log2(N) - 2 steps and operations linear in N",
-            as_many(FISCHER, lambda log: 2 * log - 2, 1, ""),
+            judge_scan(FISCHER, lambda log: 2 * log - 2, 1, ""),
         ),
         Statement(
             "Aaren, appendix A", "in blocks of b tokens attention takes memory of b", judge_blocks

@@ -337,11 +337,11 @@ def judge_near_cell(rows: Rows) -> Verdict:
         Range.of(row["milliseconds"][STREAM]).over(Range.of(row["milliseconds"][CELL]))
         for row in own
     ]
-    most = max(row["rows"] for row in own)
+    max_rows = max(row["rows"] for row in own)
     return Verdict(
         no_more(ratios),
         f"a step of a layer takes {span(ratios)} times as long as that of a GRU cell of the same "
-        f"width, for 1 to {most:,} sequences",
+        f"width, for 1 to {max_rows:,} sequences",
     )
 
 

@@ -180,11 +180,11 @@ def make_logits(
 
 def temperatures(graphdef: Any, params: Any, rest: Any) -> list[float]:
     """The learned temperature of each head, layer by layer; none without normalization."""
-    found = []
+    values = []
     for _, module in nnx.iter_modules(nnx.merge(graphdef, params, rest, copy=True)):
         if isinstance(module, Attention) and "temperature" in module.mechanism_parameters:
-            found += np.asarray(module.mechanism_parameters["temperature"][...]).tolist()
-    return [round(value, 4) for value in found]
+            values += np.asarray(module.mechanism_parameters["temperature"][...]).tolist()
+    return [round(value, 4) for value in values]
 
 
 def last(rows: Rows, trained: str) -> dict[int, dict[str, Any]]:
@@ -224,9 +224,9 @@ def breaks(trained: str) -> Judge:
         for row in rows_with(rows, trained=trained):
             steps = (r["step"] for r in row["records"] if r[HALF]["nan"] > 0)
             firsts.append(next(steps, None))
-        seen = ", ".join("never" if step is None else str(step) for step in firsts)
+        starts = ", ".join("never" if step is None else str(step) for step in firsts)
         ours = f"{100 * min(fractions):.0f} to {100 * max(fractions):.0f} % of the outputs are no "
-        return Verdict(Word(word, BREAKS), f"{ours}numbers at the end; first seen at step {seen}")
+        return Verdict(Word(word, BREAKS), f"{ours}numbers at the end; first seen at step {starts}")
 
     return judge
 
@@ -243,7 +243,9 @@ def judge_temperatures(rows: Rows) -> Verdict:
     spans = 0.5 <= low / small <= 2 and 0.5 <= high / large <= 2
     word = HOLDS if spans else OPEN if rises else FAILS
     rising = ", still rising" if rises else ""
-    return Verdict(Word(word, TEMPERATURES), f"{low:.2f} to {high:.2f}{rising}")
+    steps = rows[0]["records"][-1]["step"]
+    ours = f"{low:.2f} to {high:.2f} after {steps} steps, from 1{rising}"
+    return Verdict(Word(word, TEMPERATURES), ours)
 
 
 def table(rows: Rows, size: Size) -> str:
@@ -255,9 +257,9 @@ def table(rows: Rows, size: Size) -> str:
         for evaluated in EVALUATED:
             cells = []
             for i in range(len(steps)):
-                found = [row["records"][i][evaluated] for row in own]
-                broken = sum(one["nan"] > 0 for one in found)
-                cell = mean_text([100 * one["accuracy"] for one in found], 1)
+                records = [row["records"][i][evaluated] for row in own]
+                broken = sum(one["nan"] > 0 for one in records)
+                cell = mean_text([100 * one["accuracy"] for one in records], 1)
                 cells.append(cell + f" ({broken} NaN)" * (broken > 0))
             lines.append([trained, evaluated, *cells])
     heads = ["trained", "evaluated", *(f"step {step}" for step in steps)]

@@ -37,7 +37,7 @@ MARGIN = Rule(
     "two-sided rank test (Mann and Whitney) of the runs says so at 5 %.",
     STATED,
 )
-AT_LEAST = Rule(
+NOT_WORSE = Rule(
     f"Expressive attention performs at least as well if the 95 % confidence interval of its "
     f"margin (by Student's t over seeds) lies above -{ABOUT:g}, and not if it lies below.",
     STATED,
@@ -99,25 +99,25 @@ def judge_growth(rows: Rows) -> Verdict:
     return Verdict(combine(words), "; ".join(texts))
 
 
-def judge_at_least(rows: Rows) -> Verdict:
+def judge_not_worse(rows: Rows) -> Verdict:
     """The verdict on "at least as well" at every place, and what the search found elsewhere."""
     words, lows = [], []
     for place in PLACES:
         of_place = interval(margins(rows, place))
         assert of_place is not None
         low, high = of_place.middle - of_place.half, of_place.middle + of_place.half
-        words.append(Word(HOLDS if low > -ABOUT else FAILS if high < -ABOUT else OPEN, AT_LEAST))
+        words.append(Word(HOLDS if low > -ABOUT else FAILS if high < -ABOUT else OPEN, NOT_WORSE))
         lows.append(of_place.middle)
-    behind, settings = search_behind(rows)
+    worse, settings = count_worse(rows)
     return Verdict(
         combine(words),
         f"margins {min(lows):+.2f} to {max(lows):+.2f} at {len(lows)} places of one setting; of "
         f"{settings} combinations of setting, context and rate in the search (two seeds) it is "
-        f"more than {ABOUT:g} behind in {behind}",
+        f"more than {ABOUT:g} behind in {worse}",
     )
 
 
-def search_behind(rows: Rows) -> tuple[int, int]:
+def count_worse(rows: Rows) -> tuple[int, int]:
     """In how many cells of the search expressive attention is behind, and of how many."""
     means: dict[tuple[Any, ...], dict[str, float]] = {}
     for row in (row for row in rows if row["results"] == SEARCH):
@@ -148,16 +148,16 @@ def judge_access(rows: Rows) -> Verdict:
         settings = [
             row for row in rows if row.get("mechanism") == DOT_PRODUCT and is_at(row, place)
         ]
-        found = [majority(success_rate(row), LEARNED) for row in settings]
-        if all(word == FAILS for word in found):
+        judged = [majority(success_rate(row), LEARNED) for row in settings]
+        if all(word == FAILS for word in judged):
             reached.append(str(place))
-            words.append(found[0])
-    word = Word(HOLDS if len(reached) > 1 else OPEN if reached else FAILS, *of_rules(words))
+            words.append(judged[0])
+    word = Word(HOLDS if len(reached) > 1 else OPEN if reached else FAILS, *all_rules(words))
     return Verdict(word, "; ".join(reached) or "no place")
 
 
-def of_rules(words: list[Word]) -> list[Rule]:
-    """The rules of words."""
+def all_rules(words: list[Word]) -> list[Rule]:
+    """The rules that gave some words."""
     return [rule for word in words for rule in word.rules]
 
 
@@ -188,7 +188,7 @@ STATEMENTS = (
     _statement(
         "abstract and discussion",
         "it performs at least as well as dot-product attention",
-        judge_at_least,
+        judge_not_worse,
         (*RESULTS, SEARCH),
     ),
     _statement(
