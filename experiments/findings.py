@@ -57,14 +57,17 @@ def summary_line(of: StoredTable, judged: list[Outcome]) -> list[str]:
     said = list(by_verdict)
     if len(by_verdict) > 1:
         said = [f"{' and '.join(by)}: {word}" for word, by in by_verdict.items()]
-    numbers = [f"{name} {_difference(one)}" for name, one in zip(names, judged, strict=True)]
+    numbers = [f"{name} {difference_text(one)}" for name, one in zip(names, judged, strict=True)]
     return [judged[0].claim.text, _where(of.table), "; ".join(said), "; ".join(numbers)]
 
 
 def _measures(judged: list[Outcome]) -> list[str]:
     """Names that distinguish the outcomes of a claim: metric, rows, other column."""
     others = {one.claim.other for one in judged}
-    return [_by(one) + (f" against {one.claim.other}" if len(others) > 1 else "") for one in judged]
+    return [
+        measure_text(one) + (f" against {one.claim.other}" if len(others) > 1 else "")
+        for one in judged
+    ]
 
 
 def _where(table: Table) -> str:
@@ -83,19 +86,20 @@ def claim_line(of: StoredTable, judged: Outcome) -> list[str]:
     return [
         _where(of.table),
         f"{claim.column} - {claim.other}",
-        _by(judged),
+        measure_text(judged),
         sets,
-        _difference(judged),
+        difference_text(judged),
         text(judged.over_rows, 1),
         _verdict(judged),
     ]
 
 
-def _by(judged: Outcome) -> str:
+def measure_text(judged: Outcome) -> str:
+    """The metric and the rows that judge a claim."""
     return ", ".join(filter(None, [judged.metric.name.removesuffix(", %"), judged.claim.rows]))
 
 
-def _difference(judged: Outcome) -> str:
+def difference_text(judged: Outcome) -> str:
     """The interval that decides, in per cent of the second column, and that of all runs.
 
     It is over data sets, or of a single row over its seeds.

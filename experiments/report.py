@@ -11,8 +11,8 @@ import pkgutil
 from collections.abc import Iterator
 
 import experiments
-from experiments import findings, stale
-from experiments.efficiency import ratios, summary
+from experiments import claims, findings, stale
+from experiments.efficiency import ratios
 from experiments.experiment import Experiment
 from experiments.forecasting import streaming
 from experiments.tables import Table
@@ -46,7 +46,7 @@ def main() -> None:
                 experiment.store(scale).keep_defaults()
             experiment.render(scale, experiment.folder)
             print(stored.with_suffix(".md"))
-    summary.render(all_experiments())
+    claims.render(all_experiments())
     findings.render(tables())
     ratios.render()
     streaming.render()

@@ -23,12 +23,15 @@ class Statement:
         says: what it says, in our words.
         judge: the verdict of an experiment's rows; None where nothing is measured.
         why: where nothing is measured, the reason.
+        results: names of the results whose rows decide, each with its "results"; default the
+            results of the experiment that has the statement.
     """
 
     where: str
     says: str
     judge: Judge | None = None
     why: str = ""
+    results: tuple[str, ...] = ()
 
     def verdict(self, rows: Rows = ()) -> Verdict:
         """What these rows say of it."""

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 HOLDS, IN_PART, FAILS = "holds", "holds in part", "does not hold"
 SMALLER = "smaller than claimed"
-OPEN, NOT_RUN = "not decided", "not run"
-VERDICTS = (HOLDS, IN_PART, FAILS, SMALLER, OPEN, NOT_RUN)
+OPEN, NOT_RUN, IMPOSSIBLE = "not decided", "not run", "not possible here"
+VERDICTS = (HOLDS, IN_PART, FAILS, SMALLER, OPEN, NOT_RUN, IMPOSSIBLE)
 TOO_FEW, ONE_SEED = f"{OPEN}, too few data sets", f"{OPEN}, one seed"
 
 REVISED = "2026-11-29T18:00:00+00:00"

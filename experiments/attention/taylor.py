@@ -27,12 +27,20 @@ from numpy.typing import NDArray
 
 from experiments.attention.sequence import observations, project
 from experiments.measured import Measured, Rows
+from experiments.statements import Statement
+from experiments.verdicts import FAILS, HOLDS, Rule, Verdict, Word
 from flax_linattn import ops
 from flax_linattn.bench import Journal
 from flax_linattn.bench.report import markdown
 
 COLORS = {2: "tab:orange", 6: "tab:blue", 12: "tab:green"}
 KEY_DIM = 16
+NEAR = 0.01
+NEARER = Rule(
+    "Polynomials come near e^x around 0 if the relative error of the output with order 6 is "
+    f"smaller than with order 2 at every std, and at the smallest std at most {NEAR:g}.",
+    "2026-11-29T22:00:00+00:00",
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,6 +86,20 @@ def errors(q: NDArray, k: NDArray, v: NDArray, scale: float, order: int) -> dict
         "output": float(jnp.sqrt(jnp.mean((y - expected) ** 2) / jnp.mean(expected**2))),
         "weights": float(jnp.mean(jnp.sum(jnp.abs(moved), axis=-1)) / 2),
     }
+
+
+def judge_near(rows: Rows) -> Verdict:
+    """The verdict on figure 3: the order 6 is nearer to e^x than the order 2, both near 0."""
+    by = {(row["source"], row["scale"], row["order"]): row["output"] for row in rows}
+    nearer = [by[source, scale, 6] < error for (source, scale, n), error in by.items() if n == 2]
+    min_scale = min(scale for _, scale, _ in by)
+    at_0 = max(error for (_, scale, n), error in by.items() if scale == min_scale and n == 2)
+    word = HOLDS if all(nearer) and at_0 <= NEAR else FAILS
+    return Verdict(
+        Word(word, NEARER),
+        f"EA-6 nearer in {sum(nearer)} of {len(nearer)} cases; error of EA-2 {at_0:.1g} at a std "
+        f"of {min_scale:g}",
+    )
 
 
 def table(rows: Rows, size: Size) -> str:
@@ -140,6 +162,13 @@ EXPERIMENT = Measured(
     measure=measure,
     table=table,
     plot=plot,
+    statements=(
+        Statement(
+            "Element-wise attention, section 3.2 and figure 3",
+            "polynomials of even order come near e^x around 0, order 6 nearer than order 2",
+            judge_near,
+        ),
+    ),
     left_out={"": "nothing"},
 )
 

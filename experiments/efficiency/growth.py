@@ -389,12 +389,12 @@ def plot(rows: Rows) -> Any:
     return figure
 
 
-def grows_in_training(name: str, power: int) -> Judge:
-    """The verdict on a mechanism's time with gradients."""
+def grows_in_training(name: str, power: int, what: Callable[..., Any]) -> Judge:
+    """The verdict on a mechanism's time or memory with gradients."""
 
     def judge(rows: Rows) -> Verdict:
-        times = run_times(rows, list(PASSES)[-1], name)
-        points = [(length, statistics.median(runs)) for length, runs in times]
+        numbers = what(rows, list(PASSES)[-1], name)
+        points = [(length, statistics.median(runs)) for length, runs in numbers]
         grown = f"L^{rules.exponent(points):.2f} up to L = {points[-1][0]:,}"
         return Verdict(rules.grows(points, power), f"{grown} at a fixed D")
 
@@ -410,10 +410,15 @@ EXPERIMENT = Measured(
     statements=tuple(
         Statement(
             "Element-wise attention, table 1",
-            f"{title} takes time proportional to L{'^2' * (power == 2)} in training",
-            grows_in_training(name, power),
+            f"{title} takes {said} proportional to L{'^2' * (power == 2)} in training",
+            grows_in_training(name, power, what),
         )
-        for title, name, power in (("AFT", "aft", 2), ("linear attention", "linear", 1))
+        for title, name, said, power, what in (
+            ("AFT", "aft", "time", 2, run_times),
+            ("linear attention", "linear", "time", 1, run_times),
+            ("AFT", "aft", "memory", 1, memory),
+            ("linear attention", "linear", "memory", 1, memory),
+        )
     ),
     left_out={
         "cpu": "an accelerator; runs that need more time or memory than the budgets above; a "

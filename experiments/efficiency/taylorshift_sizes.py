@@ -191,7 +191,7 @@ def decide(rows: Rows, name: str) -> tuple[Word, str, str]:
     return Word(OPEN, RIGHT, GROWTH), ours, more
 
 
-WHERE = "TaylorShift, table 1 and figure 6"
+WHERE = "TaylorShift, table 1, figures 5 and 6"
 STATEMENTS = tuple(
     Statement(
         WHERE,

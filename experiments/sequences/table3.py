@@ -15,12 +15,12 @@ from typing import Any
 
 from experiments.intervals import interval, mean_text, over_sets, paired_differences, text
 from experiments.measured import Measured, Rows
-from experiments.sequences.data_sets import DATA_SETS, LISTOPS, make_config
+from experiments.sequences.data_sets import DATA_SETS, IMAGES, LISTOPS, make_config
 from experiments.sequences.rules import LEARNED, ahead, competitive, has_learned, on_majority
 from experiments.sequences.runs import baselines, train_and_test
 from experiments.statements import Judge, Statement
 from experiments.tables.table import data_folder
-from experiments.verdicts import NotMeasuredError, Verdict, combine
+from experiments.verdicts import FAILS, HOLDS, NotMeasuredError, Verdict, Word, combine
 from flax_linattn import ops
 from flax_linattn.bench import Journal
 from flax_linattn.bench.report import markdown
@@ -181,6 +181,29 @@ def judge_ahead(other: str) -> Judge:
     return judge
 
 
+def judge_not_learned(name: str, *sets: str) -> Judge:
+    """The verdict on "it fails to converge on these data sets": it learns nothing of them."""
+
+    def judge(rows: Rows) -> Verdict:
+        words, texts = [], []
+        for data in sets:
+            own = accuracies(rows, data, name).values()
+            simple = {key: 100 * value for key, value in simple_means(rows, data).items()}
+            word = FAILS if has_learned(own, simple["constant"]) else HOLDS
+            words.append(Word(word, LEARNED))
+            best = max(simple, key=simple.__getitem__)
+            texts.append(
+                f"{data} {statistics.mean(own):.1f} (constant {simple['constant']:.1f}, "
+                f"{best.replace('_', ' ')} {simple[best]:.1f})"
+            )
+        trained = [row for row in rows if row["mechanism"] != SIMPLE]
+        failed = sum("failed" in row for row in trained)
+        ours = f"{', '.join(texts)}; {failed} of {len(trained)} runs of the table stopped"
+        return Verdict(combine(words), ours)
+
+    return judge
+
+
 def judge_against_simple(rows: Rows) -> Verdict:
     """The verdict on TaylorShift against the best simple method of each data set."""
     words, texts = [], []
@@ -262,11 +285,21 @@ EXPERIMENT = Measured(
             "it is at least competitive with softmax",
             judge_against_softmax,
         ),
+        Statement(
+            "TaylorShift, table 3",
+            "it surpasses the Transformer on most data sets",
+            judge_ahead("softmax"),
+        ),
         *(
             Statement(
                 "TaylorShift, table 3", f"it surpasses {name} on most data sets", judge_ahead(name)
             )
             for name in EFFICIENT
+        ),
+        Statement(
+            "TaylorShift, appendix C.2",
+            "RFA fails to converge on ListOps and ImageNet",
+            judge_not_learned("rfa", LISTOPS, IMAGES),
         ),
         Statement(
             "this library, not in the paper",

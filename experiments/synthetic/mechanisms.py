@@ -37,7 +37,7 @@ EXPERIMENT = Measured(
     plot=plot,
     statements=(
         Statement(
-            "expressive attention",
+            "expressive attention, background",
             "its rational function is not needed: without it, in linear time, it reaches 100 % too",
             judge_learned(QUADRATIC, CONTEXT),
         ),

@@ -252,12 +252,12 @@ EXPERIMENT = Measured(
     plot=plot,
     statements=(
         Statement(
-            "element-wise attention",
+            "element-wise attention, section 3.4",
             "it keeps the spikiness of softmax attention: it recalls as that does",
             recalls_as_softmax("elementwise"),
         ),
         Statement(
-            "element-wise attention",
+            "element-wise attention, section 3.4",
             "so does its Taylor form, in a state of fixed size",
             recalls_as_softmax("elementwise_series"),
         ),

@@ -4,7 +4,16 @@ import jax
 import numpy as np
 import pytest
 
-from experiments.attention import conditioning, sequence, taylor, taylorshift_order, weights
+from experiments.attention import (
+    conditioning,
+    expansion_point,
+    sequence,
+    spikiness,
+    taylor,
+    taylorshift_order,
+    weights,
+)
+from experiments.verdicts import FAILS, HOLDS, IN_PART
 from flax_linattn import ops
 
 
@@ -46,6 +55,32 @@ def test_a_higher_order_is_nearer_to_softmax() -> None:
         q, k, _ = (x[:, :8] for x in taylor.sources()["normal"])
         near = [taylorshift_order.distance(q, k, 2.0, order)["weights"] for order in (2, 4, 6)]
     assert near == sorted(near, reverse=True) and near[0] < 0.1
+
+
+def test_another_expansion_point_is_a_shift_of_the_scores() -> None:
+    with jax.enable_x64(True):
+        q, k, _ = (x[:, :8] for x in taylor.sources()["normal"])
+        found = expansion_point.distances(q, k, 2.0, 1.0)
+    assert max(found["unscaled"], found["shifted"]) < 1e-15 < 0.01 < found["around_0"]
+
+
+def test_spikiness_is_judged_by_both_numbers() -> None:
+    size = spikiness.Size(queries=4, keys=256, dim=4)
+    with jax.enable_x64(True):
+        found = spikiness.sharpness(size, "softmax", 1.0, 0)
+    assert found["largest"] > 2 / 256 and found["missing_entropy"] > 0.1
+
+    def rows(*of_a: float) -> list[dict]:
+        return [
+            {"mechanism": name, "std": 1.0, "largest": 1 / 256 + x, "missing_entropy": y}
+            for name in "ab"
+            for noise in (1.0, 1.1, 1.2)
+            for x, y in [[n * noise for n in of_a] if name == "a" else (1.0, 1.0)]
+        ]
+
+    cases = ((0.8, 0.8), (0.2, 0.8), (0.2, 0.2))
+    words = [spikiness.keeps(("a",), "b")(rows(*case)).word for case in cases]
+    assert words == [HOLDS, IN_PART, FAILS]
 
 
 @pytest.mark.slow

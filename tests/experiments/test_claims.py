@@ -3,16 +3,19 @@
 import dataclasses
 import json
 import math
+import re
 from pathlib import Path
 
+import jax
+import jax.numpy as jnp
 import pytest
 
-from experiments import report, rules, statements
+from experiments import claims, report, rules, statements
 from experiments.efficiency import (
+    aaren_scan,
     aaren_stream,
     elementwise_inference,
     elementwise_training,
-    summary,
     taylorshift_crossover,
     taylorshift_lengths,
     taylorshift_transformer,
@@ -275,36 +278,56 @@ def test_a_crossing_beyond_the_lengths_counts_at_n0() -> None:
 
 
 def test_all_statements_stand_on_one_page(tmp_path: Path) -> None:
-    found = summary.judge_statements(report.all_experiments())
-    page = summary.render(report.all_experiments(), tmp_path)
+    found = claims.judge_statements(report.all_experiments())
+    page = claims.render(report.all_experiments(), tmp_path / "claims.md")
     assert all(one.statement.says in page for one in found)
-    places = [summary.paper(one.statement) for one in found]
-    assert set(places) == {0, 1, 2} and places == sorted(places)
+    places = [claims.location(one.statement) for one in found]
+    assert {place[0] for place in places} == {0, 1, 2, 3} and places == sorted(places)
+    lines = page.splitlines()
     for one in found:
-        line = next(line for line in page.splitlines() if one.statement.says in line)
-        assert one.measured in line and (one.by == "-") == (one.measured == "-")
-    marked = [line for line in page.splitlines() if "*before the rules*" in line and "|" in line]
+        assert any(one.statement.says in line and one.measured in line for line in lines)
+        assert (one.by == "-") == (one.measured == "-")
+    marked = [line for line in lines if ", *before the rules* |" in line]
     assert len(marked) == sum(one.early for one in found)
 
 
-def test_depth_is_not_shown_by_two_cores() -> None:
-    found = summary.judge_statements([])
-    (parallel,) = (one for one in found if "trains in parallel" in one.statement.says)
-    assert parallel.verdict.word == NOT_RUN and "two cores" in parallel.verdict.ours
+def test_every_table_and_figure_has_a_claim() -> None:
+    found = claims.judge_statements(report.all_experiments())
+    for i, (tables, figures) in enumerate([(5, 5), (4, 5), (8, 9), (0, 7)]):
+        text = "; ".join(o.statement.where.lower() for o in found if claims.paper(o.statement) == i)
+        for kind, last in (("table", tables), ("figure", figures)):
+            numbers = re.findall(kind + r"s? (\d+)(?:(?:,| and| to) (\d+))?", text)
+            assert {int(n) for pair in numbers for n in pair if n} >= {*range(1, last + 1)}, kind
+
+
+def test_named_tests_exist() -> None:
+    for statement in claims.CHECKED:
+        for file, name in re.findall(r"`tests/([\w/.]+)::(\w+)`", statement.verdict().ours):
+            assert f"def {name}(" in Path(__file__).parents[1].joinpath(file).read_text()
 
 
 def test_a_statement_of_what_was_not_run_names_its_command() -> None:
-    made = next(
-        e
-        for e in report.all_experiments()
-        if isinstance(e, Measured)
-        and summary.paper_statements(e)
-        and e.folder.name not in summary.LEARNING
+    made = (e for e in report.all_experiments() if isinstance(e, Measured))
+    moved = dataclasses.replace(
+        next(e for e in made if claims.paper_statements(e)), module="experiments.nowhere.x"
     )
-    moved = dataclasses.replace(made, module="experiments.nowhere.x")
-    first, *_ = summary.judge_statements([moved])
-    assert (first.verdict.word, first.by, first.measured) == (NOT_RUN, "-", "-")
-    assert "python -m experiments.nowhere.x" in first.verdict.ours
+    found = claims.judge_statements([moved])
+    not_run = [one for one in found if "python -m experiments.nowhere.x" in one.verdict.ours]
+    assert len(not_run) == len(claims.paper_statements(moved))
+    assert {(one.verdict.word, one.by, one.measured) for one in not_run} == {(NOT_RUN, "-", "-")}
+
+
+def test_depth_is_the_longest_chain() -> None:
+    """A loop counts each pass, a sum the logarithm of what it sums, two branches the longer one."""
+
+    def program(x: jax.Array) -> jax.Array:
+        loop = jax.lax.scan(lambda carry, _: (carry * 2 + 1, None), x, None, length=10)[0]
+        return loop + jnp.sum(jnp.exp(x))
+
+    assert aaren_scan.depth(jax.make_jaxpr(program)(jnp.ones(8)).jaxpr) == 21
+    merge = aaren_scan.Merges()
+    assert max(aaren_scan.hillis_steele(merge, 8)) == 3 and merge.pairs == 7 + 6 + 4
+    assert max(aaren_scan.ladner_fischer(aaren_scan.Merges(), 8)) == 4
 
 
 def test_a_paper_has_one_form_of_its_classifier() -> None:

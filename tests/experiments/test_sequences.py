@@ -10,7 +10,7 @@ import pytest
 
 from experiments.intervals import Interval
 from experiments.options import task_config
-from experiments.sequences import data_sets, memory, rules, table3, table4
+from experiments.sequences import data_sets, figure4, memory, rules, table3, table4
 from experiments.sequences.as_coded import FORMS, STAGES, AsCoded, half, record_sizes
 from experiments.sequences.monitoring import train_monitored
 from experiments.verdicts import (
@@ -202,6 +202,24 @@ def rows_of_table4(gain=0.5):
             found |= {"failed": 50, "updated": 20}
         rows.append(key | found)
     return rows
+
+
+def test_evaluations_without_normalization_are_judged_at_the_end():
+    def rows(nan, loss, top):
+        return [
+            {"trained": name, "seed": seed, "records": [
+                {"step": step, figure4.AS_TRAINED: {"accuracy": 0.3, "nan": 0.0},
+                 figure4.FULL: {"accuracy": 0.3 - loss * (1 + seed / 9), "nan": 0.0},
+                 figure4.HALF: {"accuracy": 0.0, "nan": nan},
+                 "temperatures": [10.0, top * step]} for step in range(1, 6)]}
+            for name in figure4.TRAINED for seed in range(3)
+        ]  # fmt: skip
+
+    def words(*case):
+        return [s.verdict(rows(*case)).word for s in figure4.EXPERIMENT.statements]
+
+    assert words(1.0, 0.1, 16.0)[::2] == [HOLDS, HOLDS, HOLDS]  # 80 at the end
+    assert words(0.0, -0.1, 3.0)[::2] == [FAILS, FAILS, OPEN]  # still rising
 
 
 def test_the_ablation_is_judged_by_curves_and_seeds():

@@ -1,5 +1,6 @@
 """Synthetic sequence tasks: what is chosen, judged and measured."""
 
+import dataclasses
 import functools
 import itertools
 import math
@@ -8,9 +9,17 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from experiments.synthetic import figure6, learning_curves, recall, rules, search, snapshots
+from experiments.synthetic import (
+    complexity,
+    figure6,
+    learning_curves,
+    recall,
+    rules,
+    search,
+    snapshots,
+)
 from experiments.synthetic.runs import Cell, train_cells
-from experiments.verdicts import FAILS, HOLDS, OPEN, NotMeasuredError, opposite
+from experiments.verdicts import FAILS, HOLDS, OPEN, NotMeasuredError, Word, opposite
 from flax_linattn import models
 from flax_linattn.tasks.synthetic import SyntheticConfig
 
@@ -163,3 +172,18 @@ def test_weights_of_a_model():
     for layer in (attention.query_projection, attention.key_projection):
         layer.kernel[...] = 0 * layer.kernel[...]
     np.testing.assert_allclose(snapshots.head_weights(model, tokens)[0, -1], 1 / 7, rtol=1e-5)
+
+
+def test_margins_are_of_runs_with_the_same_seed():
+    """And fewer runs than the paper's decide nothing while they rise."""
+    place = complexity.MIXTURE
+    rows = [
+        {**dataclasses.asdict(place), "mechanism": name, "runs": [
+            {"test_accuracy": 0.5 + own + seed / 99, "accuracies": [0.1] * 8 + [0.2] * 2}
+            for seed in range(8)]}
+        for name, own in ((complexity.EXPRESSIVE, -0.2), (complexity.DOT_PRODUCT, 0))
+    ]  # fmt: skip
+    np.testing.assert_allclose(complexity.margins(rows, place), [-0.2] * 8)
+    assert complexity.judge_mixture(rows).word == FAILS
+    word = complexity.unless_unfinished(Word(HOLDS), rows, place)
+    assert word.startswith(OPEN) and rules.UNFINISHED in word.rules

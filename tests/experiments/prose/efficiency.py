@@ -169,6 +169,8 @@ SENTENCES: list[Sentence] = [
     ),
 ]
 ALLOWED: list[Allowed] = [
+    Allowed("Aaren, section 3.2 and appendix A", "a section of the paper"),
+    Allowed("Element-wise attention, table 1: operations", "a table of the paper"),
     Allowed("with its 95 % interval", "a level of confidence"),
     Allowed("each length 4 times the previous one", "a setting"),
     Allowed("Arrays beyond 32 MB", "a constant of glibc"),

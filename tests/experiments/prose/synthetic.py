@@ -4,8 +4,8 @@ from typing import Any
 
 import numpy as np
 
-from experiments.synthetic import learning_curves, recall, search
-from tests.experiments.prose import Allowed, Sentence, stored
+from experiments.synthetic import complexity, learning_curves, recall, search
+from tests.experiments.prose import Allowed, Sentence, spelled, stored
 
 OWN, OTHER = learning_curves.EXPRESSIVE, learning_curves.DOT_PRODUCT
 
@@ -85,7 +85,17 @@ def recall_of_eight() -> list[float]:
     return [own, softmax]
 
 
+def growing_margins() -> list[str]:
+    """In how many comparisons margins grow with complexity, and of how many; others are open."""
+    rows = [row | {"results": name} for name in complexity.RESULTS
+            for row in stored(f"{name}.json")["rows"]]  # fmt: skip
+    ours = complexity.judge_growth(rows).ours
+    assert ours.count("(holds)") + ours.count("(not decided") == len(complexity.STEPS)
+    return [spelled(ours.count("(holds)")), spelled(len(complexity.STEPS))]
+
+
 SENTENCES: list[Sentence] = [
+    Sentence("In {} of {} comparisons; the others are not decided", growing_margins),
     Sentence(
         "Not decided: in one seed it recalls {:.2f} of eight pairs, softmax attention {:.2f}",
         recall_of_eight,

@@ -1,0 +1,405 @@
+"""All claims of the four papers, with our verdicts, in one list.
+
+Each experiment states the claims that it measures (``Measured.statements``, ``Table.claims``). This
+module adds claims that the rows of several experiments judge, claims that tests check, and claims
+that nothing measures, with the reason, and writes the page of all claims (claims.md).
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from experiments import findings
+from experiments.experiment import Experiment
+from experiments.measured import Measured
+from experiments.pages import write_page
+from experiments.statements import Statement, early, rules_in, rules_text
+from experiments.synthetic import complexity
+from experiments.tables import Table
+from experiments.tables.claims import Outcome
+from experiments.verdicts import (
+    FAILS,
+    HOLDS,
+    IMPOSSIBLE,
+    IN_PART,
+    NOT_RUN,
+    OPEN,
+    VERDICTS,
+    Verdict,
+    get_rules,
+)
+from flax_linattn.bench.report import markdown
+
+PAGE = Path(__file__).with_suffix(".md")
+PAPERS = ("Aaren", "Element-wise attention", "TaylorShift", "Expressive attention")
+LOCATIONS = ("abstract", "introduction", "section", "background", "algorithm", "equation", "table",
+             "figure", "discussion", "conclusion", "appendix")  # fmt: skip
+"""The order of claims within a paper."""
+
+
+def _fixed(word: str, where: str, says: str, ours: str) -> Statement:
+    """A claim whose verdict needs no rows."""
+    return Statement(where, says, lambda rows: Verdict(word, ours))
+
+
+def _tested(where: str, says: str, *tests: str) -> Statement:
+    """A claim on equations or arithmetic that tests check; each test is FILE::NAME in tests/."""
+    return _fixed(HOLDS, where, says, "; ".join(f"`tests/{test}`" for test in tests))
+
+
+EQUATION = "contract/test_reference.py::test_the_reference_is_the_equation"
+FORMS = "contract/test_forms.py::test_forms_are_the_loop_of_step"
+CYCLES = "data/generators/test_nt.py::test_the_paper_s_cycles"
+SHIFT = "ops/mechanisms/test_taylorshift.py"
+
+CHECKED = (
+    _tested(
+        "Aaren, section 3.1, figures 1 and 2",
+        "attention for one query is a recurrent network over (a, c, m)",
+        "ops/mechanisms/test_aaren.py::test_the_recurrence_of_section_3_1",
+    ),
+    _tested(
+        "Aaren, section 3.2 and appendix B",
+        "the operator on (m, u, w) is associative, so that a prefix scan gives all outputs",
+        "contract/test_merge.py::test_merge_is_a_monoid",
+    ),
+    _fixed(
+        FAILS,
+        "Aaren, algorithm 1",
+        "as printed it computes all prefixes",
+        "arithmetic: its strides 2^1, 2^2, ... never merge a token with the one before; with 2^0, "
+        "2^1, ... they do",
+    ),
+    _tested(
+        "Aaren, section 3.3, figures 3 and 4",
+        "a stack of Aaren layers updates token by token, with the outputs of the parallel form",
+        FORMS,
+        "contract/test_merge.py::test_states_of_layers",
+    ),
+    _fixed(
+        IN_PART,
+        "Aaren, section 5",
+        "RWKV, RetNet and Linear Transformer bias tokens by their time stamp; Aaren does not",
+        "by their equations: `rwkv` and `retention` decay with the distance, `linear` does not",
+    ),
+    _tested(
+        "Element-wise attention, equations 1 to 6, figures 1 and 2",
+        "the series is the listing of figure 2, with t terms and exponents up to t - 1",
+        "ops/mechanisms/test_elementwise.py::test_terms_reproduce_the_listing",
+        EQUATION,
+    ),
+    _tested(
+        "Element-wise attention, equations 7 to 16",
+        "causal EA-series is a recurrent network with a state of constant size",
+        FORMS,
+    ),
+    _tested(
+        "Element-wise attention, section 3.2",
+        "Taylor polynomials of even order are positive everywhere",
+        "ops/mechanisms/test_elementwise.py::test_even_orders_are_positive_and_odd_ones_are_not",
+    ),
+    _tested(
+        "TaylorShift, equations 1 to 4, algorithm 1, figure 1",
+        "direct and efficient form are the same function",
+        f"{SHIFT}::test_direct_efficient_and_algorithm_1_agree",
+    ),
+    _tested(
+        "TaylorShift, section 3.1",
+        "Taylor softmax of even order gives a probability distribution",
+        "ops/mechanisms/test_taylorshift_order.py::test_weights_are_positive",
+    ),
+    _tested("TaylorShift, table 2", "N0 and N1 for d = 8 to 128", f"{SHIFT}::test_table_2"),
+    _tested(
+        "TaylorShift, equations 5 to 9",
+        "N0 and N1 are where the counts of operations and of entries cross",
+        f"{SHIFT}::test_the_switching_points_are_where_the_costs_cross",
+    ),
+    _fixed(
+        IN_PART,
+        "TaylorShift, equation 10",
+        "the efficient form takes the fewest operations with heads of 0.52 channels",
+        "arithmetic: 8 d^3 + 10 d^2 = 4, not 9 d^3, gives 0.53; both mean the most heads "
+        f"(`tests/{SHIFT}::test_the_optimal_dimension_of_heads`)",
+    ),
+    _tested(
+        "TaylorShift, appendix B.3",
+        "a factor of d^(-1/2) makes no difference before normalization",
+        f"{SHIFT}::test_the_scale_of_queries_and_keys_cancels",
+    ),
+    _tested("Expressive attention, equations 1 and 2, figure 1", "both attentions", EQUATION),
+    _tested(
+        "Expressive attention, equations 3 to 9, figure 2",
+        "NT, NT-S and NT-R have the printed numbers of cycles, with mean lengths of 47.6 and 23.8",
+        CYCLES,
+        "data/generators/test_nt.py::test_the_paper_s_mean_length_of_a_rare_event",
+    ),
+)
+"""Claims on equations and arithmetic."""
+
+FILES = "the files are not available here, and nothing is downloaded"
+GPUS = "a matter of the authors' GPUs"
+
+NOT_MEASURED = (
+    _fixed(IMPOSSIBLE, "Aaren, table 1", "scores on the data sets of D4RL", FILES),
+    _fixed(IMPOSSIBLE, "Aaren, table 2", "MIMIC and Mooc", FILES),
+    _fixed(IMPOSSIBLE, "Aaren, tables 3 and 5", "Weather, Traffic and ETTm1", FILES),
+    _fixed(
+        IMPOSSIBLE,
+        "Aaren, table 4",
+        "EthanolConcentration, FaceDetection, Handwriting, Heartbeat, PEMS-SF, SelfRegulationSCP1 "
+        "and SelfRegulationSCP2",
+        FILES,
+    ),
+    Statement(
+        "Aaren, abstract and section 4",
+        "it is comparable on 38 data sets",
+        why="26 of the 38, or stand-ins of them, have rows; each table has its own line",
+    ),
+    _fixed(IMPOSSIBLE, "Aaren, appendix F", "hours of training", GPUS),
+    Statement(
+        "Element-wise attention, introduction",
+        "linear RNNs and state space models are inferior to attention, as they compress and "
+        "diminish what came before",
+        why="no rule was stated for it; recurrent networks have rows in single tables",
+    ),
+    Statement(
+        "Element-wise attention, table 1",
+        "AFT costs O(D) per cached token in inference",
+        why="its position biases have as many rows as its cache; `cache` times its steps at one D",
+    ),
+    _fixed(
+        IMPOSSIBLE,
+        "Element-wise attention, section 3.4",
+        "a feature map per channel allows more comprehensive interactions",
+        "the paper does not say what would show it",
+    ),
+    _fixed(
+        IMPOSSIBLE,
+        "Element-wise attention, tables 2 and 3",
+        "SelfRegulationSCP1 and SelfRegulationSCP2",
+        FILES,
+    ),
+    _fixed(
+        IMPOSSIBLE,
+        "Element-wise attention, table 4",
+        "Traffic",
+        f"{FILES}; one sensor of another data set stands for it",
+    ),
+    _fixed(
+        IMPOSSIBLE,
+        "TaylorShift, table 3 and section 5.3",
+        "from size Ti to S on ImageNet it gains 4.3 points, the Transformer 3.5",
+        "ImageNet at size S takes GPUs for days",
+    ),
+    Statement(
+        "TaylorShift, table 3 (stars)",
+        "Performer, Reformer and Nystromformer (S) train in full precision only",
+        why="our runs of table 3 are in float32; our half precision sums in float32, so it would "
+        "not show what theirs does",
+    ),
+    Statement(
+        "TaylorShift, table 3",
+        "Linformer has no number for ListOps",
+        why="the paper gives no reason; ours trains (37.8 %)",
+    ),
+    Statement(
+        "TaylorShift, table 6",
+        "hyperparameters of all models",
+        why="settings, not results; the presets of `train sequence` and `train image` have them",
+    ),
+    _fixed(
+        IMPOSSIBLE,
+        "TaylorShift, table 7",
+        "training hours and memory on CIFAR, IMDB and ImageNet",
+        f"{GPUS}; one training step of the ListOps model has lines of its own",
+    ),
+    Statement(
+        "TaylorShift, appendix C.3",
+        "fused kernels are left out on both sides, as any attention can have one",
+        why="a choice; our verdicts name both the best available softmax and the paper's",
+    ),
+    _fixed(
+        IMPOSSIBLE,
+        "TaylorShift, table 8",
+        "convolutions lose 0.8 points on ImageNet (S)",
+        "ImageNet at size S takes GPUs for days",
+    ),
+    Statement(
+        "Expressive attention, figure 5",
+        "with a larger context dot-product attention comes to 0.44 of N16T5",
+        why="longer contexts than 128 take too long here",
+    ),
+    Statement(
+        "Expressive attention, discussion",
+        "it may raise performance in language and reasoning",
+        why="out of the paper's scope, and of ours",
+    ),
+)
+"""Claims without a measurement, and why."""
+
+
+class JudgedStatement(NamedTuple):
+    """A statement and the verdict on it.
+
+    Attributes:
+        statement: of the paper.
+        verdict: of our rows.
+        by: the names of the results, or nothing.
+        measured: when, and at which commit.
+        early: whether that was before the rules were stated.
+    """
+
+    statement: Statement
+    verdict: Verdict
+    by: str = "-"
+    measured: str = "-"
+    early: bool = False
+
+
+def judge_statements(experiments: Iterable[Experiment]) -> list[JudgedStatement]:
+    """Every statement with its verdict and what measured it, paper by paper.
+
+    An experiment that was run on a GPU as well is judged twice.
+    """
+    judged = []
+    for experiment in experiments:
+        if isinstance(experiment, Table):
+            judged += _judged_table(experiment)
+        elif isinstance(experiment, Measured) and paper_statements(experiment):
+            scales = [scale for scale in experiment.sizes if experiment.stored(scale).is_file()]
+            for scale in scales:
+                judged += _judged(experiment, experiment.stored(scale))
+            if not scales:
+                why = Verdict(NOT_RUN, f"`{experiment.command(experiment.usual_scale)}`")
+                judged += [JudgedStatement(one, why) for one in paper_statements(experiment)]
+    judged += [_judged_over(statement) for statement in complexity.STATEMENTS]
+    without_rows = (*CHECKED, *NOT_MEASURED)
+    judged += [JudgedStatement(statement, statement.verdict()) for statement in without_rows]
+    return sorted(judged, key=lambda one: location(one.statement))
+
+
+def paper_statements(experiment: Measured) -> list[Statement]:
+    """The statements that are a paper's, and not ours."""
+    papers = tuple(name.lower() for name in PAPERS)
+    return [one for one in experiment.statements if one.where.lower().startswith(papers)]
+
+
+def _judged(experiment: Measured, stored: Path) -> Iterator[JudgedStatement]:
+    """By one file of results."""
+    results = json.loads(stored.read_text())
+    for statement in paper_statements(experiment):
+        verdict = statement.verdict(results["rows"])
+        before = early(get_rules(verdict.word), results)
+        by = f"`{experiment.folder.name}/{stored.stem}`"
+        yield JudgedStatement(statement, verdict, by, _origin(results), before)
+
+
+def _judged_over(statement: Statement) -> JudgedStatement:
+    """By the rows of several files of results."""
+    files = {name: PAGE.parent / f"{name}.json" for name in statement.results}
+    results = {name: json.loads(file.read_text()) for name, file in files.items()}
+    rows = [row | {"results": name} for name, own in results.items() for row in own["rows"]]
+    verdict = statement.verdict(rows)
+    before = any(early(get_rules(verdict.word), own) for own in results.values())
+    by = ", ".join(f"`{name}`" for name in results)
+    measured = "; ".join(dict.fromkeys(map(_origin, results.values())))
+    return JudgedStatement(statement, verdict, by, measured, before)
+
+
+def _origin(results: dict[str, Any]) -> str:
+    return f"{results['date']}, {results['commit']}"
+
+
+def _judged_table(table: Table) -> Iterator[JudgedStatement]:
+    """By the runs of a table, a line for each claim of the paper, measure and protocol.
+
+    Runs that are older than a margin are left out already.
+    """
+    where = table.title.partition(":")[0]
+    if not where.startswith(PAPERS):
+        return
+    for of in findings.stored([table]):
+        for one in findings.outcomes(of):
+            if not one.claim.text.endswith("(ours)"):
+                says = f"{one.claim.text}, {findings.measure_text(one)}"
+                name = f"`{table.folder.name}/{table.stored(of.scale).stem}`"
+                yield JudgedStatement(
+                    Statement(where, says), _table_verdict(one), name, "dates in the table"
+                )
+
+
+def _table_verdict(judged: Outcome) -> Verdict:
+    sets = f"{judged.data_sets} data set{'s' * (judged.data_sets != 1)}"
+    difference = findings.difference_text(judged)
+    ours = "no interval" if difference == "-" else f"{difference} %"
+    return Verdict(judged.word, f"{ours} over {sets}")
+
+
+def paper(statement: Statement) -> int:
+    """The place of its paper among ``PAPERS``."""
+    where = statement.where.lower()
+    return next(i for i, name in enumerate(PAPERS) if where.startswith(name.lower()))
+
+
+def location(statement: Statement) -> tuple[Any, ...]:
+    """Where a statement stands in the papers, in their order: paper, kind of part, number."""
+    at = statement.where.lower().removeprefix(PAPERS[paper(statement)].lower())
+    parts = sorted((at.find(name), i) for i, name in enumerate(LOCATIONS) if name in at)
+    first, kind = parts[0] if parts else (0, -1)
+    number = re.search(r"\b(?:\d+(?:\.\d+)*|[a-g](?:\.\d+)?)\b", at[first:].partition(" ")[2])
+    return paper(statement), kind, _parts(number[0] if number else "")
+
+
+def _parts(number: str) -> list[int]:
+    """3.2 as [3, 2], and B.3 as [2, 3]."""
+    return [int(part) if part.isdigit() else ord(part) - ord("a") + 1
+            for part in number.split(".") if part]  # fmt: skip
+
+
+def render(experiments: Iterable[Experiment], page: Path = PAGE) -> str:
+    """Writes the page and returns its text."""
+    judged = judge_statements(experiments)
+    first = f"{len(judged)} claims."
+    if any(one.early for one in judged):
+        first += (
+            " Measurements older than the rules below do not test them: they are counted "
+            "separately and marked *before the rules*."
+        )
+    parts = [first, _counts(judged)]
+    for number, of_paper in itertools.groupby(judged, lambda one: paper(one.statement)):
+        lines = [
+            [
+                one.statement.where[len(PAPERS[number]) :].removeprefix(", ") or "-",
+                one.statement.says,
+                one.verdict.ours,
+                f"**{one.verdict.word}**",
+                one.by,
+                one.measured + ", *before the rules*" * one.early,
+            ]
+            for one in of_paper
+        ]
+        heads = ["place", "claim", "ours", "verdict", "measured by", "measured"]
+        parts += [f"## {PAPERS[number]}", markdown(heads, lines)]
+    rules = rules_text(rules_in(one.verdict for one in judged))
+    return write_page(page, [*parts, "## Rules of the verdicts", rules])
+
+
+def _counts(judged: list[JudgedStatement]) -> str:
+    """How many claims of a paper have each verdict."""
+
+    def line(name: str, of_paper: list[JudgedStatement]) -> list[str]:
+        words = [one.verdict.word for one in of_paper if not one.early]
+        words = [OPEN if word.startswith(OPEN) else word for word in words]
+        before = sum(one.early for one in of_paper)
+        return [name, *(str(words.count(word)) for word in VERDICTS), str(before)]
+
+    lines = [
+        line(name, [one for one in judged if paper(one.statement) == i])
+        for i, name in enumerate(PAPERS)
+    ]
+    return markdown(["paper", *VERDICTS, "before the rules"], [*lines, line("all", judged)])

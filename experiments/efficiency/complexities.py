@@ -1,0 +1,182 @@
+"""Element-wise attention, table 1: operations of each attention by length, channels and terms.
+
+    python -m experiments.efficiency.complexities
+
+Nothing is timed: operations are counted in the programs as JAX traces them, of one sequence, one
+head of D channels, not causal, as the equations that table 1 sums up.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from experiments.efficiency.counts import work
+from experiments.measured import Measured, Rows
+from experiments.rules import exponent, grows
+from experiments.statements import Judge, Statement
+from experiments.verdicts import Verdict, combine, rows_with
+from flax_linattn import ops
+from flax_linattn.bench import Journal
+from flax_linattn.bench.report import markdown, number
+from flax_linattn.typing import Array
+
+TRAINING, STEP = "loss and gradients", "a step"
+SA, LA, AFT, EA = "softmax", "linear", "aft", "elementwise_series"
+TAYLOR = "taylorshift"
+TERMS = "order"
+
+
+@dataclasses.dataclass(frozen=True)
+class Size:
+    """Settings of the counts at one scale: L, D or the order varies, the others are fixed."""
+
+    lengths: tuple[int, ...] = (256, 512, 1024)
+    dims: tuple[int, ...] = (64, 128, 256)
+    small_dims: tuple[int, ...] = (5, 10, 20)
+    """Of polynomials of dot products of order 4: more channels have too many features."""
+    orders: tuple[int, ...] = (8, 16, 32)
+    """Of EA-series."""
+    length: int = 256
+    dim: int = 32
+    order: int = 6
+    held: int = 256
+    """Tokens in the cache of a step."""
+
+
+FORMS = {SA: "auto", LA: "auto", AFT: "auto", EA: "auto", TAYLOR: "efficient"}
+
+
+def measure(size: Size, journal: Journal) -> None:
+    fixed = {"length": size.length, "dim": size.dim, TERMS: size.order}
+    for name in (SA, LA, AFT, EA):
+        variants = [{"length": n} for n in size.lengths] + [{"dim": n} for n in size.dims]
+        variants += [{TERMS: n} for n in size.orders] if name == EA else []
+        add(journal, TRAINING, name, fixed, variants)
+    for order in (2, 4):
+        of_order = {**fixed, TERMS: order}
+        dims = [{"dim": n} for n in (size.dims if order == 2 else size.small_dims)]
+        add(journal, TRAINING, TAYLOR, of_order, dims)
+    for name in (SA, LA, EA):
+        variants = [{"dim": n} for n in size.dims]
+        variants += [{"length": n} for n in (size.held, 2 * size.held, 4 * size.held)]
+        variants += [{TERMS: n} for n in size.orders] if name == EA else []
+        add(journal, STEP, name, {**fixed, "length": size.held}, variants)
+
+
+def add(
+    journal: Journal, what: str, name: str, fixed: dict[str, int], variants: list[dict[str, int]]
+) -> None:
+    """A row for each variant of the fixed sizes; each names what varies."""
+    for variant in variants:
+        (varies,) = variant
+        key = {"what": what, "mechanism": name, "varies": varies, **fixed, **variant}
+        journal.row(key, partial(count, what, name, **{**fixed, **variant}))
+
+
+def count(what: str, name: str, *, length: int, dim: int, order: int) -> dict[str, Any]:
+    """Counts the operations of a mechanism's program."""
+    options = {"order": order} if name in (EA, TAYLOR) else {}
+    mechanism = ops.get_mechanism(name, **options)
+    if what == STEP:
+        token = jax.ShapeDtypeStruct((1, 1, dim), jnp.float32)
+        own = {"max_length": length} if not mechanism.capabilities.constant_memory else {}
+        state = jax.eval_shape(lambda: mechanism.init_state(1, 1, dim, dim, **own))
+        return {"operations": work(jax.make_jaxpr(mechanism.step)(*[token] * 3, state).jaxpr)}
+    tokens = jax.ShapeDtypeStruct((1, length, 1, dim), jnp.float32)
+    bias = (jax.ShapeDtypeStruct((length, length), jnp.float32),) if name == AFT else ()
+
+    def loss(q: Array, k: Array, v: Array, *position_bias: Array) -> Array:
+        parameters = dict(zip(("position_bias",), position_bias, strict=False))
+        y = mechanism.attend(q, k, v, is_causal=False, form=FORMS[name], **parameters)
+        return jnp.sum(jnp.square(y))
+
+    program = jax.grad(loss, argnums=(0, 1, 2))
+    return {"operations": work(jax.make_jaxpr(program)(*[tokens] * 3, *bias).jaxpr)}
+
+
+def power(rows: Rows, what: str, name: str, varies: str, **fixed: Any) -> list[tuple[float, float]]:
+    """Operations of a program by the size that varies."""
+    wanted = f"{name}, {what}, by {varies}"
+    own = rows_with(rows, wanted, what=what, mechanism=name, varies=varies, **fixed)
+    return [(row[varies], row["operations"]) for row in own]
+
+
+LETTERS = {"length": "L", "dim": "D", TERMS: "t"}
+
+
+def costs(what: str, name: str, **powers: int) -> Judge:
+    """The verdict on "its operations grow as these powers"."""
+
+    def judge(rows: Rows) -> Verdict:
+        of_all = {varies: power(rows, what, name, varies) for varies in powers}
+        words = [grows(of_all[varies], p) for varies, p in powers.items()]
+        texts = [f"{LETTERS[v]}^{exponent(points):.2f}" for v, points in of_all.items()]
+        return Verdict(combine(words), f"counted: {', '.join(texts)}")
+
+    return judge
+
+
+def judge_products(rows: Rows) -> Verdict:
+    """The verdict on polynomials of dot products, by order 2: of order 4 no large D is possible."""
+    of_2, of_4 = (power(rows, TRAINING, TAYLOR, "dim", order=order) for order in (2, 4))
+    return Verdict(
+        grows(of_2, 2),
+        f"counted: order 2 D^{exponent(of_2):.2f}, as each of the D^t features has D values; order "
+        f"4, up to D = {of_4[-1][0]}, D^{exponent(of_4):.2f}",
+    )
+
+
+def table(rows: Rows, size: Size) -> str:
+    """A line a mechanism and what varies."""
+    groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for row in rows:
+        order = row[TERMS] if row["mechanism"] == TAYLOR else None
+        groups.setdefault((row["what"], row["mechanism"], order, row["varies"]), []).append(row)
+    lines = []
+    for (what, name, order, varies), own in groups.items():
+        points = [(row[varies], row["operations"]) for row in own]
+        label = f"`{name}`" + (f", order {order}" if order else "")
+        counted = ", ".join(f"{n:,}: {number(y)}" for n, y in points)
+        lines.append([what, label, LETTERS[varies], counted, f"{exponent(points):.2f}"])
+    return markdown(["program", "attention", "varies", "operations", "exponent"], lines)
+
+
+WHERE = "Element-wise attention, table 1"
+
+EXPERIMENT = Measured(
+    module="experiments.efficiency.complexities",
+    about="element-wise attention, table 1: complexities in training and inference",
+    sizes={"": Size()},
+    measure=measure,
+    table=table,
+    statements=(
+        Statement(WHERE, "SA computes O(L^2 D)", costs(TRAINING, SA, length=2, dim=1)),
+        Statement(WHERE, "LA computes O(L D^2)", costs(TRAINING, LA, length=1, dim=2)),
+        Statement(WHERE, "AFT computes O(L^2 D)", costs(TRAINING, AFT, length=2, dim=1)),
+        Statement(
+            WHERE, "EA-series computes O(t L D)", costs(TRAINING, EA, length=1, dim=1, order=1)
+        ),
+        Statement(WHERE, "a step of SA computes O(L D)", costs(STEP, SA, length=1, dim=1)),
+        Statement(WHERE, "a step of LA computes O(D^2)", costs(STEP, LA, length=0, dim=2)),
+        Statement(
+            WHERE, "a step of EA-series computes O(t D)", costs(STEP, EA, length=0, dim=1, order=1)
+        ),
+        Statement(
+            "Element-wise attention, section 3.4",
+            "Taylor polynomials of dot products compute O(L D^t)",
+            judge_products,
+        ),
+    ),
+    left_out={
+        "": "a step of AFT, whose position biases have as many rows as its cache; D below 64, "
+        "where lower powers still count: in a trial with D of 16 to 64 a step of LA grew as D^1.75"
+    },
+)
+
+if __name__ == "__main__":
+    EXPERIMENT.main()

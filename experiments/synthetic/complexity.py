@@ -1,0 +1,212 @@
+"""Expressive against dot-product attention over tasks: margins by complexity, from stored runs.
+
+The abstract of the expressive-attention paper speaks of all its figures. These claims are judged by
+the runs of figures 3 to 7 with the standard setting, and stand on the page of all claims.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from scipy.stats import mannwhitneyu
+
+from experiments.intervals import interval
+from experiments.measured import Rows
+from experiments.statements import Statement
+from experiments.synthetic.learning_curves import (
+    DOT_PRODUCT,
+    EXPRESSIVE,
+    STANDARD,
+    Place,
+    accuracies,
+    success_rate,
+)
+from experiments.synthetic.rules import ABOUT, LEARNED, about, finished, majority
+from experiments.verdicts import FAILS, HOLDS, OPEN, Rule, Verdict, Word, combine, rows_with
+
+RESULTS = tuple(f"synthetic/figure{n}" for n in (3, 4, 5, 6, 7))
+SEARCH = "synthetic/search"
+
+STATED = "2026-11-29T22:00:00+00:00"
+MARGIN = Rule(
+    "A margin is the test accuracy of a run of expressive attention minus that of the run of "
+    "dot-product attention with the same seed. It is larger at one place than at another if a "
+    "two-sided rank test (Mann and Whitney) of the runs says so at 5 %.",
+    STATED,
+)
+NOT_WORSE = Rule(
+    f"Expressive attention performs at least as well if the 95 % confidence interval of its "
+    f"margin (by Student's t over seeds) lies above -{ABOUT:g}, and not if it lies below.",
+    STATED,
+)
+AHEAD = Rule(
+    "It outperforms dot-product attention if the interval of the margin lies above 0.", STATED
+)
+
+STEPS = (
+    (Place("nt-s", 16, 2, 32), Place("nt", 16, 2, 32)),
+    (Place("nt", 16, 2, 64), Place("nt", 16, 2, 32)),
+    (Place("nt", 16, 2, 32), Place("nt", 16, 2, 24)),
+    (Place("nt", 2, 5, 32), Place("nt", 2, 5, 16)),
+    (Place("nt", 16, 2, 64), Place("nt-r", 16, 2, 64)),
+    (Place("nt-r", 16, 2, 128), Place("nt-r", 16, 2, 64)),
+    (Place("nt-r", 16, 2, 128), Place("nt", 16, 5, 128)),
+)
+"""An easier place, and a harder one by the paper's words: NT-S is easier to learn, a task becomes
+easier as the context grows, a rare event is hard to find, and N16T5 is the most demanding."""
+MIXTURE = Place("nt+nt-s", 16, 2, 32)
+PLACES = tuple(dict.fromkeys([*(place for step in STEPS for place in step), MIXTURE]))
+
+
+def find(rows: Rows, place: Place, mechanism: str) -> dict[str, Any]:
+    """The runs of an attention at a place.
+
+    Raises:
+        NotMeasuredError: there are none.
+    """
+    wanted = {name: getattr(place, name) for name in ("rules", "base", "delay", "context")}
+    return rows_with(rows, str(place), **wanted, mechanism=mechanism, setting=STANDARD)[0]
+
+
+def margins(rows: Rows, place: Place) -> list[float]:
+    """Of the runs at a place, by seed; a failed run has an accuracy of 0."""
+    both = (accuracies(find(rows, place, name)) for name in (EXPRESSIVE, DOT_PRODUCT))
+    return [(ours or 0.0) - (other or 0.0) for ours, other in zip(*both, strict=True)]
+
+
+def unless_unfinished(word: Word, rows: Rows, *places: Place) -> Word:
+    """The word, or that fewer runs than the paper's are still rising."""
+    for place in places:
+        for name in (EXPRESSIVE, DOT_PRODUCT):
+            word = finished(word, [run["accuracies"] for run in find(rows, place, name)["runs"]])
+    return word
+
+
+def judge_growth(rows: Rows) -> Verdict:
+    """The verdict on margins that grow with complexity."""
+    words, texts = [], []
+    for easier, harder in STEPS:
+        small, large = margins(rows, easier), margins(rows, harder)
+        p = float(mannwhitneyu(large, small).pvalue)
+        grows = statistics.mean(large) > statistics.mean(small)
+        word = Word(OPEN if p > 0.05 else HOLDS if grows else FAILS, MARGIN)
+        words.append(unless_unfinished(word, rows, easier, harder))
+        means = (f"{statistics.mean(each):+.2f}" for each in (small, large))
+        texts.append(f"{easier} to {harder}: {' to '.join(means)} ({words[-1]})")
+    return Verdict(combine(words), "; ".join(texts))
+
+
+def judge_not_worse(rows: Rows) -> Verdict:
+    """The verdict on "at least as well" at every place, and what the search found elsewhere."""
+    words, lows = [], []
+    for place in PLACES:
+        of_place = interval(margins(rows, place))
+        assert of_place is not None
+        low, high = of_place.middle - of_place.half, of_place.middle + of_place.half
+        words.append(Word(HOLDS if low > -ABOUT else FAILS if high < -ABOUT else OPEN, NOT_WORSE))
+        lows.append(of_place.middle)
+    worse, settings = count_worse(rows)
+    return Verdict(
+        combine(words),
+        f"margins {min(lows):+.2f} to {max(lows):+.2f} at {len(lows)} places of one setting; of "
+        f"{settings} combinations of setting, context and rate in the search (two seeds) it is "
+        f"more than {ABOUT:g} behind in {worse}",
+    )
+
+
+def count_worse(rows: Rows) -> tuple[int, int]:
+    """In how many cells of the search expressive attention is behind, and of how many."""
+    means: dict[tuple[Any, ...], dict[str, float]] = {}
+    for row in (row for row in rows if row["results"] == SEARCH):
+        names = ("context", "readout", "projections", "init_scale")
+        for rate in {run["learning_rate"] for run in row["runs"]}:
+            own = [r["test_accuracy"] or 0.0 for r in row["runs"] if r["learning_rate"] == rate]
+            cell = (*(row[name] for name in names), rate)
+            means.setdefault(cell, {})[row["mechanism"]] = statistics.mean(own)
+    both = [of for of in means.values() if {EXPRESSIVE, DOT_PRODUCT} <= of.keys()]
+    return sum(of[EXPRESSIVE] < of[DOT_PRODUCT] - ABOUT for of in both), len(both)
+
+
+def judge_mixture(rows: Rows) -> Verdict:
+    """The verdict on "it outperforms in the multi-task setting, too"."""
+    of_mixture = interval(margins(rows, MIXTURE))
+    assert of_mixture is not None
+    low, high = of_mixture.middle - of_mixture.half, of_mixture.middle + of_mixture.half
+    word = Word(HOLDS if low > 0 else FAILS if high < 0 else OPEN, AHEAD)
+    return Verdict(word, f"margin {of_mixture.middle:+.2f} ± {of_mixture.half:.2f}")
+
+
+def judge_access(rows: Rows) -> Verdict:
+    """The verdict on "100 % at complexities that dot-product attention does not reach"."""
+    words, reached = [], []
+    for place in PLACES:
+        if majority(success_rate(find(rows, place, EXPRESSIVE)), LEARNED) != HOLDS:
+            continue
+        settings = [
+            row for row in rows if row.get("mechanism") == DOT_PRODUCT and is_at(row, place)
+        ]
+        judged = [majority(success_rate(row), LEARNED) for row in settings]
+        if all(word == FAILS for word in judged):
+            reached.append(str(place))
+            words.append(judged[0])
+    word = Word(HOLDS if len(reached) > 1 else OPEN if reached else FAILS, *all_rules(words))
+    return Verdict(word, "; ".join(reached) or "no place")
+
+
+def all_rules(words: list[Word]) -> list[Rule]:
+    """The rules that gave some words."""
+    return [rule for word in words for rule in word.rules]
+
+
+def is_at(row: Mapping[str, Any], place: Place) -> bool:
+    """Whether a row, of any setting, is of a place."""
+    names = ("rules", "base", "delay", "context")
+    return "setting" in row and all(row[name] == getattr(place, name) for name in names)
+
+
+def judge_fall(rows: Rows) -> Verdict:
+    """The verdict on the plateau of N16T2, which falls from 0.55 to 0.34 in the mixture."""
+    alone = find(rows, Place("nt", 16, 2, MIXTURE.context), DOT_PRODUCT)
+    mixed = find(rows, MIXTURE, DOT_PRODUCT)["runs"]
+    before = float(np.median([a or 0.0 for a in accuracies(alone)]))
+    after = float(np.median([run["alone"]["nt"]["test_accuracy"] or 0.0 for run in mixed]))
+    fall = before - after
+    return Verdict(about(fall, 0.55 - 0.34), f"median {before:.3f} to {after:.3f}, {fall:.3f} less")
+
+
+def _statement(
+    where: str, says: str, judge: Callable[[Rows], Verdict], results: tuple[str, ...] = RESULTS
+) -> Statement:
+    return Statement(f"Expressive attention, {where}", says, judge, results=results)
+
+
+STATEMENTS = (
+    _statement("abstract", "margins grow with task complexity", judge_growth),
+    _statement(
+        "abstract and discussion",
+        "it performs at least as well as dot-product attention",
+        judge_not_worse,
+        (*RESULTS, SEARCH),
+    ),
+    _statement(
+        "abstract",
+        "it is ahead in the multi-task setting, too",
+        judge_mixture,
+        ("synthetic/figure6",),
+    ),
+    _statement(
+        "abstract",
+        "it reaches 100 % at complexities that dot-product attention does not reach, whatever the "
+        "setting",
+        judge_access,
+    ),
+    _statement(
+        "figure 6",
+        "N16T2 falls from 0.55 to 0.34 in the mixture",
+        judge_fall,
+        ("synthetic/figure3", "synthetic/figure6"),
+    ),
+)
