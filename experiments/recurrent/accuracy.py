@@ -35,7 +35,7 @@ from experiments.rules import above
 from experiments.statements import Statement
 from experiments.tables import Metric, Table
 from experiments.tables.table import data_folder
-from experiments.verdicts import NotMeasuredError, Rule, Verdict
+from experiments.verdicts import NotMeasuredError, Rule, Verdict, rows_with
 from flax_linattn import tasks, training
 from flax_linattn.bench import Journal
 from flax_linattn.bench.report import markdown
@@ -45,7 +45,7 @@ MODELS = (*CELLS, "gated_linear")
 PROTOCOL = "on the TEST SET, constant rate"
 """Of the table of classification: the cheapest in which seeds share their training data."""
 
-AT_LEAST_AS_GOOD = Rule(
+NOT_WORSE = Rule(
     "A model is at least as good as another if the 95 % confidence interval of its advantage lies "
     f"above -{rules.MARGIN:g} nats per event (events), -{100 * margins.ACCURACY.fraction:g} % of "
     f"the other model's accuracy (classification) or -{100 * margins.ERROR.fraction:g} % of its "
@@ -82,7 +82,8 @@ class Size:
     """What is trained at one scale.
 
     Attributes:
-        data: names of the family's data sets.
+        family: one of ``FAMILIES``.
+        data: names of its data sets.
         models: those in place of attention.
         trained: data sets on which the family's table has no runs with attention.
         seeds: of each model.
@@ -95,7 +96,7 @@ class Size:
     seeds: int = 3
 
 
-def of_table(
+def table_values(
     table: Table, scale: str, row: str, mechanism: str, metric: Metric
 ) -> dict[int, float]:
     """A metric of a table's stored runs, by seed."""
@@ -103,7 +104,7 @@ def of_table(
     return {seed: metric.scale * run["report"][f"test_{metric.key}"] for seed, run in runs}
 
 
-def of_events(data: str, mechanism: str) -> dict[int, float]:
+def events_nll(data: str, mechanism: str) -> dict[int, float]:
     """The stored NLL of the table of events, by seed."""
     rows = json.loads(table2.EXPERIMENT.stored("").read_text())["rows"]
     return {run["seed"]: run["nll"] for run in table2.find_row(rows, data, mechanism)["runs"]}
@@ -131,7 +132,7 @@ FAMILIES = {
         NLL,
         rules.MARGIN,
         lambda data: table2.run_config(data, table2.Size()),
-        of_events,
+        events_nll,
         in_percent=False,
     ),
     "classification": Family(
@@ -139,7 +140,7 @@ FAMILIES = {
         ACCURACY,
         100 * margins.ACCURACY.fraction,
         classifier_config,
-        lambda data, mechanism: of_table(
+        lambda data, mechanism: table_values(
             classification.EXPERIMENT, "paper", f"{data}, {PROTOCOL}", mechanism, ACCURACY
         ),
     ),
@@ -148,7 +149,7 @@ FAMILIES = {
         MSE,
         100 * margins.ERROR.fraction,
         forecaster_config,
-        lambda data, mechanism: of_table(forecasting.EXPERIMENT, "cpu", data, mechanism, MSE),
+        lambda data, mechanism: table_values(forecasting.EXPERIMENT, "cpu", data, mechanism, MSE),
     ),
 }
 """By name, each a scale of this experiment."""
@@ -199,14 +200,11 @@ def find_row(rows: Rows, data: str, model: str) -> dict[str, Any]:
     Raises:
         NotMeasuredError: there is none.
     """
-    found = [row for row in rows if (row["data"], row["model"]) == (data, model)]
-    if not found:
-        raise NotMeasuredError(f"{model} on {data}")
-    return found[0]
+    return rows_with(rows, f"{model} on {data}", data=data, model=model)[0]
 
 
 def values(rows: Rows, data: str, model: str) -> dict[int, float]:
-    """The metric of a model's runs on a data set by seed, ours or those of the family's table."""
+    """The metric of a model by seed: of its row's runs, or else of the table's stored runs."""
     row = find_row(rows, data, model)
     family = FAMILIES[row["family"]]
     if "runs" not in row:
@@ -236,7 +234,7 @@ def advantages(rows: Rows, ours: str, other: str) -> dict[str, list[float]]:
 
 
 def judge_against(ours: str, other: str) -> Callable[[Rows], Verdict]:
-    """The verdict on attention against a model in its place."""
+    """The verdict on attention against another model."""
 
     def verdict(rows: Rows) -> Verdict:
         if not rows:
@@ -248,7 +246,7 @@ def judge_against(ours: str, other: str) -> Callable[[Rows], Verdict]:
         each = ", ".join(f"{data} {statistics.mean(of):+.{digits}f}" for data, of in by_set.items())
         said = "" if over is None else ", ".join(judge(over, family.margin, larger_is_better=True))
         mean = f"{text(over, digits)} {unit} over {len(by_set)} sets ({said}): " if said else ""
-        word = above(over, -family.margin, AT_LEAST_AS_GOOD, over="data sets")
+        word = above(over, -family.margin, NOT_WORSE, over="data sets")
         return Verdict(word, f"{mean}{each}" + f" {unit}" * (not mean))
 
     return verdict
@@ -260,14 +258,14 @@ def table(rows: Rows, size: Size) -> str:
     models = [*ATTENTION, *size.models]
     results, parameters, seconds = [], [], []
     for data in data_sets(rows):
-        found = {model: find_row(rows, data, model) for model in models}
+        own = {model: find_row(rows, data, model) for model in models}
         results.append([data, *(
             mean_text(list(values(rows, data, model).values()), family.metric.digits)
             for model in models
         )])  # fmt: skip
-        parameters.append([data, *(f"{found[model]['parameters']:,}" for model in models)])
+        parameters.append([data, *(f"{own[model]['parameters']:,}" for model in models)])
         seconds.append([data, *(
-            f"{found[model]['core_seconds']:.0f}" if "runs" in found[model] else "-"
+            f"{own[model]['core_seconds']:.0f}" if "runs" in own[model] else "-"
             for model in models
         )])  # fmt: skip
     note = (

@@ -3,6 +3,8 @@
 from typing import Any
 
 from experiments.classification.mechanisms import LATENTS
+from experiments.intervals import over_sets
+from experiments.recurrent import accuracy
 from experiments.streaming.loop import flatness
 from tests.experiments.prose import Allowed, Sentence, stored
 from tests.experiments.prose.time_series import lost
@@ -56,6 +58,18 @@ def latents() -> list[float]:
     names = (f"aaren, {many} latents", f"aaren, {few} latents", "aaren", "softmax")
     of_many, of_few, *rest = causal(*names)
     return [many, of_many, few, of_few, *rest]
+
+
+def recurrent() -> list[Any]:
+    """Advantages of attention in nats per event, and over how many data sets."""
+    rows = stored("recurrent/accuracy-events.json")["rows"]
+    numbers: list[Any] = [len(accuracy.data_sets(rows))]
+    for attention in ("aaren", "softmax"):
+        for model in accuracy.MODELS:
+            over = over_sets(accuracy.advantages(rows, attention, model))
+            assert over is not None
+            numbers += [over.middle, over.half]
+    return numbers
 
 
 SENTENCES: list[Sentence] = [
