@@ -27,6 +27,7 @@ from experiments.verdicts import Verdict, rows_with
 from flax_linattn.bench import Journal
 from flax_linattn.bench.plots import import_figure
 from flax_linattn.bench.report import markdown
+from flax_linattn.tasks.events import EventsConfig
 
 MECHANISMS = ("softmax", "aaren", "elementwise_series", "taylorshift", "linear")
 BASELINES = ("poisson", "renewal", "hawkes")
@@ -61,10 +62,8 @@ class Size:
 
 
 def measure(size: Size, journal: Journal) -> None:
-    own = ("mechanisms", "seeds")
-    options = {name: value for name, value in vars(size).items() if name not in own}
     for name in DATA_SETS:
-        config = make_config(name, data_folder(), runs=size.seeds, clock=True, **options)
+        config = run_config(name, size)
         if config is None:
             continue
         journal.row({"data": name, "mechanism": CUSTOMARY}, partial(baselines, config))
@@ -77,6 +76,13 @@ def measure(size: Size, journal: Journal) -> None:
                     "runs": train_seeds(of_one),
                 },
             )
+
+
+def run_config(name: str, size: Size) -> EventsConfig | None:
+    """The options of the runs on a data set; None where its files are not available."""
+    own = ("mechanisms", "seeds")
+    options = {option: value for option, value in vars(size).items() if option not in own}
+    return make_config(name, data_folder(), runs=size.seeds, clock=True, **options)
 
 
 def find_row(rows: Rows, data: str, mechanism: str) -> dict[str, Any]:

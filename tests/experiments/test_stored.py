@@ -90,6 +90,7 @@ def test_every_page_has_stored_results_or_is_named() -> None:
             "synthetic",
             "events",
             "offline_rl",
+            "recurrent",
             "sequences",
             "text",
         )
