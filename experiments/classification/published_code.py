@@ -112,8 +112,8 @@ exec(compile(source, "run.py", "exec"), {"__name__": "__main__"})
 
 SAME = Rule(
     "Our model is as accurate as the published code if the 95 % confidence interval of the "
-    f"difference of their test accuracies over seeds lies within {100 * ACCURACY.fraction:g} % of theirs, and is not "
-    "if it lies outside: paired by seed, by Student's t.",
+    f"difference of their test accuracies over seeds lies within {100 * ACCURACY.fraction:g} % of "
+    "theirs, and is not if it lies outside: paired by seed, by Student's t.",
     "2026-11-29T22:40:00+00:00",
 )
 
