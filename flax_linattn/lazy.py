@@ -12,7 +12,6 @@ import importlib.resources
 import importlib.util
 import sys
 from collections.abc import Callable
-from types import ModuleType
 from typing import Any
 
 
@@ -36,21 +35,14 @@ def attach_stub(package: str) -> tuple[Callable[[str], Any], Callable[[], list[s
     }
 
     def get(name: str) -> Any:
-        if name not in homes:
-            return import_submodule(package, name)
-        value = getattr(importlib.import_module(homes[name]), name)
+        module = f"{package}.{name}"
+        if homes.get(name, package) != package:
+            value = getattr(importlib.import_module(homes[name]), name)
+        elif name.isidentifier() and importlib.util.find_spec(module):
+            value = importlib.import_module(module)
+        else:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
         setattr(sys.modules[package], name, value)  # found without this function from now on
         return value
 
     return get, lambda: sorted({*vars(sys.modules[package]), *homes}), [*homes]
-
-
-def import_submodule(package: str, name: str) -> ModuleType:
-    """Imports a module of a package, as its attribute.
-
-    Raises:
-        AttributeError: If the package has no such module.
-    """
-    if not (name.isidentifier() and importlib.util.find_spec(f"{package}.{name}")):
-        raise AttributeError(f"module {package!r} has no attribute {name!r}")
-    return importlib.import_module(f"{package}.{name}")

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import functools
 from collections.abc import Iterator
 from functools import partial
 from typing import Any, Literal, overload
@@ -416,7 +417,7 @@ class Mechanism(abc.ABC):
                     "a PackedState belongs to the last segment of its row; merge its .state "
                     "with a state of the same segment, or pass it as initial_state."
                 )
-        expected = jax.eval_shape(partial(self.init_state, 1, 1, 1, 1))
+        expected = _small_state(self)
         if type(state_a) is not type(expected):  # sizes are compared between the states
             checks.check_state_like(self.name, state_a, expected)
         if self._lacks_merge_field(state_b):
@@ -772,3 +773,9 @@ def _step(mechanism: Mechanism, call: StepCall) -> tuple[OutputStep, State]:
         *(call.q, call.k, call.parameters),
         has_state=True,
     )
+
+
+@functools.cache  # merges in a loop compare many states
+def _small_state(mechanism: Mechanism) -> State:
+    """Returns the shapes of a state with sizes of 1."""
+    return jax.eval_shape(partial(mechanism.init_state, 1, 1, 1, 1))

@@ -44,6 +44,19 @@ def einsum(subscripts: str, *operands: Array) -> Array:
     return jnp.einsum(subscripts, *operands, precision=precision)
 
 
+def dot(a: Array, b: Array) -> Array:
+    """Sums the products over the last axis, in full precision whatever the default is.
+
+    XLA computes ``jnp.sum(a * b, axis=-1)`` of many vectors up to 9 times as slowly on a CPU.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> dot(jnp.array([[1.0, 2.0]]), jnp.array([[3.0, 4.0]])).tolist()
+        [11.0]
+    """
+    return jnp.einsum("...i,...i->...", a, b, precision=jax.lax.Precision.HIGHEST)
+
+
 def match_varying_axes(tree: Tree) -> Tree:
     """Makes all leaves vary over the same mesh axes inside ``jax.shard_map``.
 

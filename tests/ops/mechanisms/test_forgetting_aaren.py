@@ -187,3 +187,16 @@ def test_a_state_after_a_reset_goes_on() -> None:
         assert_close(other.w, last.w, np.float64)
         assert_close(other.u, last.u, np.float64)
         np.testing.assert_array_equal(other.log_decay, np.full((B, H), -np.inf))
+
+
+def test_sums_of_the_segment_before_may_overflow() -> None:
+    """Where a segment starts, no gradient passes, even if products of the past overflow."""
+    q, k, v, log_decay = make_tokens(8, np.float32)
+    v[:, :4] *= 1e25
+    segments = jnp.repeat(jnp.array([[1, 2]]), 4, axis=1).repeat(B, axis=0)
+
+    def loss(log_decay: Any) -> Any:
+        y = attend(q, k, v, log_decay, segment_ids=segments, form="recurrent")
+        return 1e16 * jnp.sum(y[:, 4:])
+
+    assert np.all(np.isfinite(jax.grad(loss)(jnp.asarray(log_decay))[:, 4:]))

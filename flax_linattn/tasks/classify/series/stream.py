@@ -63,9 +63,9 @@ class ClassifyStream(ClassStream[NDArray[np.float64]]):
         self._decision = 0
         """Number of the decided class, from 1; 0 before a decision."""
         self._threshold, self._prefix_lengths = _rule(run.model, threshold)
+        self._owner["threshold"] = self._threshold
         if self._prefix_lengths:
             self.header = [*self.header[:2], "decision", *self.header[2:]]
-            self._owner["threshold"] = self._threshold
 
     @property
     def _mean(self) -> NDArray[np.float64]:
