@@ -6,10 +6,10 @@ __version__ = "0.1.0"
 
 __all__ = ["__version__"]
 
-if not TYPE_CHECKING:  # checkers know the packages, and report any other name
+if not TYPE_CHECKING:  # type checkers resolve packages themselves and report unknown names
 
     def __getattr__(name: str) -> Any:
-        """Imports a package on its first use: ``import flax_linattn``, ``flax_linattn.ops``."""
+        """Imports a package on first use, as in ``flax_linattn.ops``."""
         from flax_linattn.lazy import import_submodule
 
         return import_submodule(__name__, name)

@@ -46,7 +46,7 @@ def attach_stub(package: str) -> tuple[Callable[[str], Any], Callable[[], list[s
 
 
 def import_submodule(package: str, name: str) -> ModuleType:
-    """Imports a module of a package, as its attribute.
+    """Imports a submodule, which also becomes an attribute of its package.
 
     Raises:
         AttributeError: If the package has no such module.

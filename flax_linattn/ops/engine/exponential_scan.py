@@ -405,8 +405,8 @@ def _backward_tokens(size: int, tokens: Tokens, end: Adjoint) -> tuple[Gradients
         stored = Adjoint(put_token(all_w, w, t=t), put_token(all_u, u, t=t))
         return Adjoint(factor[..., None] * w, factor * u), stored
 
-    # The loop computes nothing but the adjoints: all products with the values at once are faster.
-    # They are einsums because XLA computes jnp.sum(v * w) up to 9 times as slowly on a CPU.
+    # The loop accumulates only the adjoints; multiplying by the values for all tokens at once is
+    # faster, by einsums because XLA computes jnp.sum(v * w) up to 9 times as slowly on a CPU.
     nothing = Adjoint(jnp.zeros_like(tokens.v), jnp.zeros_like(weight))
     first, adjoint = jax.lax.fori_loop(0, length, body, (end, nothing))
     dscore = weight * (einsum("bthv,bthv->bth", tokens.v, adjoint.w) + adjoint.u)
