@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from experiments import findings
 from experiments.experiment import Experiment
+from experiments.intervals import FEWEST
 from experiments.measured import Measured
 from experiments.pages import write_page
 from experiments.statements import Statement, early, rules_in, rules_text
@@ -71,7 +72,7 @@ CHECKED = (
     _fixed(
         FAILS,
         "Aaren, algorithm 1",
-        "as printed it computes all prefixes",
+        "algorithm 1 as printed computes all prefixes",
         "arithmetic: its strides 2^1, 2^2, ... never merge a token with the one before; with 2^0, "
         "2^1, ... they do",
     ),
@@ -131,7 +132,11 @@ CHECKED = (
         "a factor of d^(-1/2) makes no difference before normalization",
         f"{SHIFT}::test_the_scale_of_queries_and_keys_cancels",
     ),
-    _tested("Expressive attention, equations 1 and 2, figure 1", "both attentions", EQUATION),
+    _tested(
+        "Expressive attention, equations 1 and 2, figure 1",
+        "expressive and dot-product attention compute equations 1 and 2",
+        EQUATION,
+    ),
     _tested(
         "Expressive attention, equations 3 to 9, figure 2",
         "NT, NT-S and NT-R have the printed numbers of cycles, with mean lengths of 47.6 and 23.8",
@@ -146,7 +151,7 @@ GPUS = "a matter of the authors' GPUs"
 
 NOT_MEASURED = (
     _fixed(IMPOSSIBLE, "Aaren, table 1", "scores on the data sets of D4RL", FILES),
-    _fixed(IMPOSSIBLE, "Aaren, table 2", "MIMIC and Mooc", FILES),
+    _fixed(IMPOSSIBLE, "Aaren, table 2", "MIMIC-II and MOOC", FILES),
     _fixed(IMPOSSIBLE, "Aaren, tables 3 and 5", "Weather, Traffic and ETTm1", FILES),
     _fixed(
         IMPOSSIBLE,
@@ -157,8 +162,8 @@ NOT_MEASURED = (
     ),
     Statement(
         "Aaren, abstract and section 4",
-        "it is comparable on 38 data sets",
-        why="26 of the 38, or stand-ins of them, have rows; each table has its own line",
+        "Aaren is comparable on 38 data sets",
+        why="26 of the 38, or substitutes for them, were run; each table has its own line",
     ),
     _fixed(IMPOSSIBLE, "Aaren, appendix F", "hours of training", GPUS),
     Statement(
@@ -193,12 +198,12 @@ NOT_MEASURED = (
     _fixed(
         IMPOSSIBLE,
         "TaylorShift, table 3 and section 5.3",
-        "from size Ti to S on ImageNet it gains 4.3 points, the Transformer 3.5",
+        "from size Ti to S on ImageNet TaylorShift gains 4.3 points, the Transformer 3.5",
         "ImageNet at size S takes GPUs for days",
     ),
     Statement(
         "TaylorShift, table 3 (stars)",
-        "Performer, Reformer and Nystromformer (S) train in full precision only",
+        "Performer, Reformer and Nyströmformer (S) train in full precision only",
         why="our runs of table 3 are in float32; our half precision sums in float32, so it would "
         "not show what theirs does",
     ),
@@ -231,12 +236,12 @@ NOT_MEASURED = (
     ),
     Statement(
         "Expressive attention, figure 5",
-        "with a larger context dot-product attention comes to 0.44 of N16T5",
+        "with a larger context dot-product attention reaches 0.44 on N16T5",
         why="longer contexts than 128 take too long here",
     ),
     Statement(
         "Expressive attention, discussion",
-        "it may raise performance in language and reasoning",
+        "expressive attention may raise performance in language and reasoning",
         why="out of the paper's scope, and of ours",
     ),
 )
@@ -249,7 +254,7 @@ class JudgedStatement(NamedTuple):
     Attributes:
         statement: of the paper.
         verdict: of our rows.
-        by: the names of the results, or nothing.
+        by: names of the result files, or "-".
         measured: when, and at which commit.
         early: whether that was before the rules were stated.
     """
@@ -264,7 +269,7 @@ class JudgedStatement(NamedTuple):
 def judge_statements(experiments: Iterable[Experiment]) -> list[JudgedStatement]:
     """Every statement with its verdict and what measured it, paper by paper.
 
-    An experiment that was run on a GPU as well is judged twice.
+    Results of an experiment that also ran on a GPU give a second line.
     """
     judged = []
     for experiment in experiments:
@@ -284,7 +289,7 @@ def judge_statements(experiments: Iterable[Experiment]) -> list[JudgedStatement]
 
 
 def paper_statements(experiment: Measured) -> list[Statement]:
-    """The statements that are a paper's, and not ours."""
+    """Statements about a paper, without our own."""
     papers = tuple(name.lower() for name in PAPERS)
     return [one for one in experiment.statements if one.where.lower().startswith(papers)]
 
@@ -294,6 +299,9 @@ def _judged(experiment: Measured, stored: Path) -> Iterator[JudgedStatement]:
     results = json.loads(stored.read_text())
     for statement in paper_statements(experiment):
         verdict = statement.verdict(results["rows"])
+        if verdict.word == NOT_RUN:
+            yield JudgedStatement(statement, verdict)
+            continue
         before = early(get_rules(verdict.word), results)
         by = f"`{experiment.folder.name}/{stored.stem}`"
         yield JudgedStatement(statement, verdict, by, _origin(results), before)
@@ -336,8 +344,9 @@ def _judged_table(table: Table) -> Iterator[JudgedStatement]:
 def _table_verdict(judged: Outcome) -> Verdict:
     sets = f"{judged.data_sets} data set{'s' * (judged.data_sets != 1)}"
     difference = findings.difference_text(judged)
-    ours = "no interval" if difference == "-" else f"{difference} %"
-    return Verdict(judged.word, f"{ours} over {sets}")
+    if difference == "-":
+        return Verdict(judged.word, f"no interval: {sets}, {FEWEST} needed")
+    return Verdict(judged.word, f"{difference} % over {sets}")
 
 
 def paper(statement: Statement) -> int:
@@ -364,7 +373,9 @@ def _parts(number: str) -> list[int]:
 def render(experiments: Iterable[Experiment], page: Path = PAGE) -> str:
     """Writes the page and returns its text."""
     judged = judge_statements(experiments)
-    first = f"{len(judged)} claims."
+    first = (
+        f"{len(judged)} lines; a claim with several metrics, protocols or runs has one line each."
+    )
     if any(one.early for one in judged):
         first += (
             " Measurements older than the rules below do not test them: they are counted "
@@ -383,10 +394,10 @@ def render(experiments: Iterable[Experiment], page: Path = PAGE) -> str:
             ]
             for one in of_paper
         ]
-        heads = ["place", "claim", "ours", "verdict", "measured by", "measured"]
+        heads = ["where", "claim", "ours", "verdict", "experiment", "date and commit"]
         parts += [f"## {PAPERS[number]}", markdown(heads, lines)]
     rules = rules_text(rules_in(one.verdict for one in judged))
-    return write_page(page, [*parts, "## Rules of the verdicts", rules])
+    return write_page(page, [*parts, "## Rules for the verdicts", rules])
 
 
 def _counts(judged: list[JudgedStatement]) -> str:

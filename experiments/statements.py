@@ -23,8 +23,8 @@ class Statement:
         says: what it says, in our words.
         judge: the verdict of an experiment's rows; None where nothing is measured.
         why: where nothing is measured, the reason.
-        results: names of the results whose rows decide, each with its "results"; default the
-            results of the experiment that has the statement.
+        results: Names of the result files whose rows judge the claim; each row names its file under
+            "results". Defaults to the results of the experiment itself.
     """
 
     where: str
@@ -72,18 +72,29 @@ def rules_text(rules: Sequence[Rule], head: Mapping[str, Any] | None = None) -> 
 
     Args:
         rules: in their order.
-        head: of the rows that they judge; rules that are younger say so.
+        head: of the rows that they judge; rules that are younger say so. None: each rule says when
+            it was stated.
     """
+    if not rules:
+        return ""
+    if head is None:
+        dated = (f"- {rule.text} *Stated {_time(rule.stated)}.*" for rule in rules)
+        return "\n\n".join(["Rules:", "\n".join(dated)])
 
     def line(rule: Rule) -> str:
-        late = head is not None and early([rule], head)
+        late = early([rule], head)
         when = f" *Stated {rule.stated[:10]}, after these rows were measured, "
         return f"- {rule.text}{(when + 'so they do not test this rule.*') * late}"
 
-    times = sorted({rule.stated for rule in rules if not (head and early([rule], head))})
-    when = " and ".join(f"{time[:10]} {time[11:16]} UTC" for time in times)
+    times = sorted({rule.stated for rule in rules if not early([rule], head)})
+    when = " and ".join(map(_time, times))
     heading = f"Rules, stated {when}:" if times else "Rules:"
-    return "\n\n".join([heading, "\n".join(map(line, rules))]) if rules else ""
+    return "\n\n".join([heading, "\n".join(map(line, rules))])
+
+
+def _time(stated: str) -> str:
+    """A time in ISO 8601 to the minute, for a page."""
+    return f"{stated[:10]} {stated[11:16]} UTC"
 
 
 def early(rules: Iterable[Rule], head: Mapping[str, Any]) -> bool:

@@ -149,4 +149,4 @@ def combine(words: Iterable[str]) -> Word:
 def with_note(decides: Verdict, other: Verdict) -> Verdict:
     """The verdict of one case, with the verdict of another as a note."""
     word = Word(decides.word, *get_rules(decides.word), *get_rules(other.word))
-    return Verdict(word, f"{decides.ours}; {other.ours} (by that: {other.word})")
+    return Verdict(word, f"{decides.ours}; {other.ours} (this alone: {other.word})")

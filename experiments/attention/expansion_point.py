@@ -2,10 +2,10 @@
 
     python -m experiments.attention.expansion_point
 
-Appendix D.1 of the TaylorShift paper expands the exponential around 0 because another point a "is
-just a shift of the input and a scaling of the output", which training adjusts. The scaling exp(a)
-cancels in the normalization. The shift is a constant that is subtracted from all scores: a layer
-of unit vectors has it with one more channel, in which all queries and keys are constant.
+The TaylorShift paper expands the exponential around 0. Its reason: another point a "is just a shift
+of the input and a scaling of the output", which training can adjust (appendix D.1). The factor
+exp(a) cancels in the normalization. The shift subtracts a constant from all scores. A layer of unit
+vectors can represent it with one more channel, in which all queries and all keys are constant.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from flax_linattn.bench.report import markdown
 
 ROUNDING = 1e-12
 EQUAL = Rule(
-    f"Weights are equal if no more than {ROUNDING:g} of the weight lies on other tokens, in "
-    "float64.",
+    "Attention weights are equal if their total variation distance, averaged over queries, is at "
+    f"most {ROUNDING:g}, in float64.",
     "2026-11-29T21:40:00+00:00",
 )
 
@@ -51,7 +51,7 @@ def measure(size: Size, journal: Journal) -> None:
 
 
 def distances(q: NDArray, k: NDArray, temperature: float, point: float) -> dict[str, float]:
-    """How much weight lies on other tokens than with the expansion around ``point``, not causal.
+    """Total variation distances to the weights of the expansion around ``point``, not causal.
 
     Returns:
         ``around_0``: of the expansion around 0 of the same queries and keys; ``unscaled``: of that
@@ -100,8 +100,8 @@ def judge_shift(rows: Rows) -> Verdict:
     apart = [row["around_0"] for row in rows]
     return Verdict(
         word,
-        f"with one more channel, {ours}; without it {min(apart):.2g} to {max(apart):.2g} of the "
-        "weight lies on other tokens",
+        f"with one more channel, {ours}; without it the distance is {min(apart):.2g} to "
+        f"{max(apart):.2g}",
     )
 
 
@@ -125,7 +125,8 @@ def table(rows: Rows, size: Size) -> str:
         [f"{point:g}", *(f"{by[name, point][part]:.1g}" for name in names for part in parts)]
         for point in size.points
     ]
-    return f"Weight on other tokens than in the expansion around a:\n\n{markdown(heads, lines)}"
+    caption = "Total variation distance to the weights of the expansion around a:"
+    return f"{caption}\n\n{markdown(heads, lines)}"
 
 
 WHERE = "TaylorShift, appendix D.1"

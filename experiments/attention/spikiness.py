@@ -31,7 +31,7 @@ SOFTMAX, EXACT, LINEAR = "softmax", "elementwise", "linear"
 EA_2, EA_6 = "elementwise_series:order=2", "elementwise_series:order=6"
 HEDGEHOG = "taylor_features"
 STD = 1.0
-"""Of the queries and keys that are judged: about that of a layer after layer normalization."""
+"""Standard deviation of the judged queries and keys, about that after layer normalization."""
 
 MIN_FRACTION = 0.5
 SPIKINESS = Rule(
@@ -131,7 +131,7 @@ def loses(name: str, other: str) -> Judge:
 
 
 def table(rows: Rows, size: Size) -> str:
-    """A line a mechanism; for each std the largest weight and the entropy that lacks."""
+    """One line per mechanism: largest weight and missing entropy at each std."""
     heads = ["mechanism"]
     heads += [f"std {std:g}: largest weight / missing entropy" for std in size.stds]
     lines = []
@@ -150,7 +150,7 @@ WHERE = "Element-wise attention, introduction and section 3.4"
 
 EXPERIMENT = Measured(
     module="experiments.attention.spikiness",
-    about="element-wise attention, introduction: spikiness, which it measures nowhere",
+    about="element-wise attention, introduction: spikiness, which the paper does not measure",
     sizes={"": Size()},
     measure=measure,
     table=table,

@@ -6,8 +6,8 @@ Nothing is timed. The depth of a program is the longest chain of its operations 
 the result of the one before: how long it takes on a machine with enough processors. It is counted
 in the program as JAX traces it, for one sequence of N tokens. Two scans of the paper's operator are
 counted next to this library's forms: that of Hillis and Steele, which the paper outlines, and
-``jax.lax.associative_scan``, which is as deep as that of Ladner and Fischer, its section 5. The
-memory of the block-by-block form is what the compiler plans.
+``jax.lax.associative_scan``, which is as deep as that of Ladner and Fischer (section 5 of the
+paper). The memory of the block-by-block form is what the compiler plans.
 """
 
 from __future__ import annotations
@@ -55,8 +55,9 @@ LOGARITHMIC = Rule(
     STATED,
 )
 STEPS = Rule(
-    "A scan takes a number of steps if the longest chain of its merges is as long for each N; "
-    "computation is the number of its pairs that are merged.",
+    "A scan takes the stated number of steps if its longest chain of merges has that length at "
+    "every measured N. Its computation is the number of merges; it agrees if merges divided by the "
+    f"stated growth rise by at most {EQUAL:g} times from the second-largest N to the largest.",
     STATED,
 )
 
@@ -195,11 +196,12 @@ def logarithmic(program: str) -> Judge:
         added = [b - a for a, b in itertools.pairwise(depths)]
         ratio = added[-1] / added[-2]
         word = HOLDS if ratio <= EQUAL else FAILS if ratio >= TIE else OPEN
+        forward = ", forward pass alone," if program == TRAINING else ""
         (length, deepest), (_, loop) = points(rows, program)[-1], points(rows, RECURRENT)[-1]
         return Verdict(
             Word(word, LOGARITHMIC),
             f"{number(deepest)} operations deep at N = {length:,}, {number(added[-1])} more for "
-            f"each factor of 4; token by token {number(loop)}",
+            f"each factor of 4; token by token{forward} {number(loop)}",
         )
 
     return judge
@@ -223,22 +225,22 @@ def judge_scan(program: str, steps: Callable[[float], float], power: float, fact
 
 
 def judge_blocks(rows: Rows) -> Verdict:
-    """The verdict on "in blocks of b tokens it takes memory of b"."""
+    """The verdict on "in blocks of b tokens it takes memory proportional to b"."""
     by_block = [(r["block"], r["total_bytes"]) for r in rows_with(rows, BLOCK, what=BLOCK)]
     word = grows(by_block, 1)
     block, size = by_block[-1]
     update = Verdict(
         word,
-        f"an update by b tokens takes memory as b^{exponent(by_block):.2f}, {number(size / 1e6)} "
-        f"MB for b = {block:,}, whatever came before",
+        f"an update by b tokens takes memory that grows as b^{exponent(by_block):.2f} "
+        f"({number(size / 1e6)} MB for b = {block:,}), whatever came before",
     )
     whole = [r for r in rows_with(rows, WHOLE, what=WHOLE) if r["block"] == by_block[0][0]]
     by_length = [(r["length"], r["temporary_bytes"]) for r in whole]
     ratio = by_length[-1][1] / by_length[0][1]
     one = Verdict(
         no_more_bytes([ratio]),
-        f"a program that has all N tokens at once takes temporary memory as "
-        f"N^{exponent(by_length):.2f}, as it copies them",
+        "the memory of one program for all N tokens grows as "
+        f"N^{exponent(by_length):.2f}, because it copies them",
     )
     return with_note(update, one)
 
@@ -280,7 +282,7 @@ EXPERIMENT = Measured(
     statements=(
         Statement(
             "Aaren, abstract",
-            "it trains in parallel, as Transformers do: depth of log2(N), not of N",
+            "Aaren trains in parallel, as Transformers do: depth of log2(N), not of N",
             logarithmic(TRAINING),
         ),
         Statement(
@@ -299,7 +301,9 @@ EXPERIMENT = Measured(
             judge_scan(FISCHER, lambda log: 2 * log - 2, 1, ""),
         ),
         Statement(
-            "Aaren, appendix A", "in blocks of b tokens attention takes memory of b", judge_blocks
+            "Aaren, appendix A",
+            "in blocks of b tokens attention takes memory proportional to b",
+            judge_blocks,
         ),
     ),
     left_out={"": "machines with many processors, which alone turn depth into time"},

@@ -126,7 +126,7 @@ def more_efficient(rows: Rows) -> Verdict:
     """Less time and memory than the Transformer with a cache, at the longest stream."""
     aaren, softmax = (stream_points(rows, name)[-1] for name in MECHANISMS)
     time, memory = (softmax[what] / aaren[what] for what in ("seconds", "state_bytes"))
-    text = f"{time:.2g} times less time and {memory:,.0f} times less state for "
+    text = f"softmax takes {time:.2g} times as long and holds {memory:,.0f} times as much state at "
     return Verdict(
         combine([more([time]), more_bytes([memory])]), f"{text}{aaren['tokens']:,} tokens"
     )
@@ -159,7 +159,7 @@ STATEMENTS = (
     ),
     Statement("Aaren, section 3.3", "an update takes constant computation", constant_time),
     Statement(
-        "Aaren, abstract", "it takes less time and memory than a Transformer", more_efficient
+        "Aaren, abstract", "Aaren takes less time and memory than a Transformer", more_efficient
     ),
     Statement(
         "Aaren, section 4.5",

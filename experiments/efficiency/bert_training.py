@@ -129,7 +129,7 @@ def more_efficient(rows: Rows) -> Verdict:
 STATEMENTS = (
     Statement(
         "Aaren, section 3.3",
-        "it is more efficient than causal self-attention",
+        "Aaren is more efficient than causal self-attention",
         more_efficient,
     ),
 )

@@ -2,9 +2,9 @@
 
     python -m experiments.efficiency.cold_starts
 
-Each line is a process of its own on one core, with an empty cache of compiled programs and with
-the cache that this process has filled. Times are user and
-system seconds of the process and of its children, so other work on the machine counts little.
+Each command runs as its own process on one core, first with an empty cache of compiled programs,
+then with the cache that the first run filled. Times are user and system seconds of the process and
+of its children, so other work on the machine counts little.
 """
 
 from __future__ import annotations

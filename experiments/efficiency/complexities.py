@@ -1,4 +1,4 @@
-"""Element-wise attention, table 1: operations of each attention by length, channels and terms.
+"""Element-wise attention, table 1: operations of each attention by length, channels and order.
 
     python -m experiments.efficiency.complexities
 
@@ -28,7 +28,7 @@ from flax_linattn.typing import Array
 TRAINING, STEP = "loss and gradients", "a step"
 SA, LA, AFT, EA = "softmax", "linear", "aft", "elementwise_series"
 TAYLOR = "taylorshift"
-TERMS = "order"
+ORDER = "order"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Size:
     length: int = 256
     dim: int = 32
     order: int = 6
-    held: int = 256
+    cache_length: int = 256
     """Tokens in the cache of a step."""
 
 
@@ -52,20 +52,22 @@ FORMS = {SA: "auto", LA: "auto", AFT: "auto", EA: "auto", TAYLOR: "efficient"}
 
 
 def measure(size: Size, journal: Journal) -> None:
-    fixed = {"length": size.length, "dim": size.dim, TERMS: size.order}
+    fixed = {"length": size.length, "dim": size.dim, ORDER: size.order}
     for name in (SA, LA, AFT, EA):
         variants = [{"length": n} for n in size.lengths] + [{"dim": n} for n in size.dims]
-        variants += [{TERMS: n} for n in size.orders] if name == EA else []
+        variants += [{ORDER: n} for n in size.orders] if name == EA else []
         add(journal, TRAINING, name, fixed, variants)
     for order in (2, 4):
-        of_order = {**fixed, TERMS: order}
+        of_order = {**fixed, ORDER: order}
         dims = [{"dim": n} for n in (size.dims if order == 2 else size.small_dims)]
         add(journal, TRAINING, TAYLOR, of_order, dims)
     for name in (SA, LA, EA):
         variants = [{"dim": n} for n in size.dims]
-        variants += [{"length": n} for n in (size.held, 2 * size.held, 4 * size.held)]
-        variants += [{TERMS: n} for n in size.orders] if name == EA else []
-        add(journal, STEP, name, {**fixed, "length": size.held}, variants)
+        variants += [
+            {"length": n} for n in (size.cache_length, 2 * size.cache_length, 4 * size.cache_length)
+        ]
+        variants += [{ORDER: n} for n in size.orders] if name == EA else []
+        add(journal, STEP, name, {**fixed, "length": size.cache_length}, variants)
 
 
 def add(
@@ -106,7 +108,12 @@ def power(rows: Rows, what: str, name: str, varies: str, **fixed: Any) -> list[t
     return [(row[varies], row["operations"]) for row in own]
 
 
-LETTERS = {"length": "L", "dim": "D", TERMS: "t"}
+LETTERS = {"length": "L", "dim": "D", ORDER: "t"}
+
+
+def exponent_text(points: list[tuple[float, float]]) -> str:
+    """The exponent with two decimals, and never "-0.00"."""
+    return f"{round(exponent(points), 2) + 0.0:.2f}"
 
 
 def costs(what: str, name: str, **powers: int) -> Judge:
@@ -115,7 +122,7 @@ def costs(what: str, name: str, **powers: int) -> Judge:
     def judge(rows: Rows) -> Verdict:
         of_all = {varies: power(rows, what, name, varies) for varies in powers}
         words = [grows(of_all[varies], p) for varies, p in powers.items()]
-        texts = [f"{LETTERS[v]}^{exponent(points):.2f}" for v, points in of_all.items()]
+        texts = [f"{LETTERS[v]}^{exponent_text(points)}" for v, points in of_all.items()]
         return Verdict(combine(words), f"counted: {', '.join(texts)}")
 
     return judge
@@ -126,8 +133,8 @@ def judge_products(rows: Rows) -> Verdict:
     of_2, of_4 = (power(rows, TRAINING, TAYLOR, "dim", order=order) for order in (2, 4))
     return Verdict(
         grows(of_2, 2),
-        f"counted: order 2 D^{exponent(of_2):.2f}, as each of the D^t features has D values; order "
-        f"4, up to D = {of_4[-1][0]}, D^{exponent(of_4):.2f}",
+        f"counted: order 2 D^{exponent_text(of_2)}, as each of the D^t features has D values; "
+        f"order 4, up to D = {of_4[-1][0]}, D^{exponent_text(of_4)}",
     )
 
 
@@ -135,14 +142,14 @@ def table(rows: Rows, size: Size) -> str:
     """A line a mechanism and what varies."""
     groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for row in rows:
-        order = row[TERMS] if row["mechanism"] == TAYLOR else None
+        order = row[ORDER] if row["mechanism"] == TAYLOR else None
         groups.setdefault((row["what"], row["mechanism"], order, row["varies"]), []).append(row)
     lines = []
     for (what, name, order, varies), own in groups.items():
         points = [(row[varies], row["operations"]) for row in own]
         label = f"`{name}`" + (f", order {order}" if order else "")
         counted = ", ".join(f"{n:,}: {number(y)}" for n, y in points)
-        lines.append([what, label, LETTERS[varies], counted, f"{exponent(points):.2f}"])
+        lines.append([what, label, LETTERS[varies], counted, exponent_text(points)])
     return markdown(["program", "attention", "varies", "operations", "exponent"], lines)
 
 
@@ -155,20 +162,24 @@ EXPERIMENT = Measured(
     measure=measure,
     table=table,
     statements=(
-        Statement(WHERE, "SA computes O(L^2 D)", costs(TRAINING, SA, length=2, dim=1)),
-        Statement(WHERE, "LA computes O(L D^2)", costs(TRAINING, LA, length=1, dim=2)),
-        Statement(WHERE, "AFT computes O(L^2 D)", costs(TRAINING, AFT, length=2, dim=1)),
+        Statement(WHERE, "SA takes O(L^2 D) operations", costs(TRAINING, SA, length=2, dim=1)),
+        Statement(WHERE, "LA takes O(L D^2) operations", costs(TRAINING, LA, length=1, dim=2)),
+        Statement(WHERE, "AFT takes O(L^2 D) operations", costs(TRAINING, AFT, length=2, dim=1)),
         Statement(
-            WHERE, "EA-series computes O(t L D)", costs(TRAINING, EA, length=1, dim=1, order=1)
+            WHERE,
+            "EA-series takes O(t L D) operations",
+            costs(TRAINING, EA, length=1, dim=1, order=1),
         ),
-        Statement(WHERE, "a step of SA computes O(L D)", costs(STEP, SA, length=1, dim=1)),
-        Statement(WHERE, "a step of LA computes O(D^2)", costs(STEP, LA, length=0, dim=2)),
+        Statement(WHERE, "a step of SA takes O(L D) operations", costs(STEP, SA, length=1, dim=1)),
+        Statement(WHERE, "a step of LA takes O(D^2) operations", costs(STEP, LA, length=0, dim=2)),
         Statement(
-            WHERE, "a step of EA-series computes O(t D)", costs(STEP, EA, length=0, dim=1, order=1)
+            WHERE,
+            "a step of EA-series takes O(t D) operations",
+            costs(STEP, EA, length=0, dim=1, order=1),
         ),
         Statement(
             "Element-wise attention, section 3.4",
-            "Taylor polynomials of dot products compute O(L D^t)",
+            "Taylor polynomials of dot products take O(L D^t) operations",
             judge_products,
         ),
     ),

@@ -159,8 +159,8 @@ def more_efficient(rows: Rows) -> Verdict:
     ]
     time = [sa["seconds"] / ea["seconds"] for sa, ea in pairs]
     memory = [sa["total_bytes"] / ea["total_bytes"] for sa, ea in pairs]
-    text = f"{span(time)} times less time and {span(memory)} times less memory, the more the larger"
-    return Verdict(combine([more(time), more_bytes(memory)]), f"{text} the batch")
+    text = f"SA takes {span(time)} times as long and {span(memory)} times as much memory, more with"
+    return Verdict(combine([more(time), more_bytes(memory)]), f"{text} a larger batch")
 
 
 FIGURE = "Element-wise attention, figure 5"

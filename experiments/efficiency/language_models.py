@@ -2,10 +2,10 @@
 
     python -m experiments.efficiency.language_models
 
-Needs PyTorch. Four pre-norm blocks of 256 features with 4 heads read 256 kinds of bytes; AdamW.
-PyTorch's model uses its fused attention, and a cache of keys and values to generate. All models
-run in turns in one process on one core, PyTorch's twice, which shows the noise of the machine.
-Times are CPU times of this process. Weights are not trained: time does not depend on them.
+Needs PyTorch. Four pre-norm blocks of 256 features with 4 heads over a vocabulary of 256 bytes;
+AdamW. PyTorch's model uses its fused attention, and a cache of keys and values to generate. All
+models run in turns in one process on one core, PyTorch's twice, which shows the noise of the
+machine. Times are CPU times of this process. Weights are not trained: time does not depend on them.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Size:
         batch_size: sequences of a training batch.
         positions: tokens that are read before one is generated.
         rounds: how often each training step is timed; a generated token 20 times as often.
-        seconds: no further round of a row begins after so long, once there are three.
+        seconds: Time budget of a row; after three rounds, no further round starts beyond it.
     """
 
     mechanisms: tuple[str, ...] = (

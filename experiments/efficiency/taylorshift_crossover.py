@@ -60,8 +60,8 @@ def curves(rows: Rows, dim: int, *, is_causal: bool) -> list[tuple[int, float, f
 
 
 NEAR = Rule(
-    f"A crossing in time is where it is said to be within a factor of {TIE:g}, as the ratio of the "
-    "times grows as N.",
+    f"A crossing in time agrees with the paper if it is within a factor of {TIE:g} of the stated "
+    "length, because the ratio of the times grows as N.",
     STATED,
 )
 

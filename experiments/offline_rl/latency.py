@@ -214,8 +214,8 @@ def constant(way: str) -> Judge:
             words.append(Word(HOLDS if ratio < 1.5 else FAILS, SAME_TIME))
             what = "environment" if num_rows == 1 else "environments"
             texts.append(
-                f"{num_rows} {what}: {ratio:.2f} times from step {first['step']:,} to "
-                f"{last['step']:,}"
+                f"{num_rows} {what}: step {last['step']:,} takes {ratio:.2f} times as long as step "
+                f"{first['step']:,}"
             )
         return Verdict(combine(words), "; ".join(texts))
 

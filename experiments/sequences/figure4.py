@@ -23,7 +23,7 @@ from flax import nnx
 
 from experiments.intervals import interval, mean_text, paired_differences, text
 from experiments.measured import Measured, Rows
-from experiments.rules import below
+from experiments.rules import below, span
 from experiments.sequences.as_coded import AsCoded
 from experiments.sequences.data_sets import IMAGES, make_config
 from experiments.sequences.runs import cached_task
@@ -47,12 +47,12 @@ STATED = "2026-11-29T21:45:00+00:00"
 DEGRADES = Rule(
     "An evaluation loses accuracy if, at the end of training, the 95 % confidence interval of its "
     "accuracy minus that of the model as trained (paired by seed, by Student's t over seeds) lies "
-    "below 0. An output that is not a number is wrong.",
+    "below 0. An output that is not finite counts as wrong.",
     STATED,
 )
 BREAKS = Rule(
-    "An evaluation breaks down if some outputs are not numbers in all seeds at the end of "
-    "training, and does not if there are none in any seed.",
+    "An evaluation overflows if, at the end of training, some outputs are not finite in every "
+    "seed, and does not if all outputs are finite in every seed.",
     STATED,
 )
 TEMPERATURES = Rule(
@@ -91,8 +91,8 @@ class Size:
     num_heads: int = 2
     hidden_features: int = 256
     steps: int = 400
-    every: int = 40
-    tested: int = 256
+    evaluate_every: int = 40
+    num_test_images: int = 256
     """Test images of each evaluation, evenly spread."""
 
 
@@ -115,7 +115,7 @@ def measure(size: Size, journal: Journal) -> None:
 
 
 def train(config: Any, size: Size) -> dict[str, Any]:
-    """Trains a model and evaluates it every ``size.every`` steps by each mechanism.
+    """Trains a model and evaluates it every ``size.evaluate_every`` steps by each mechanism.
 
     Returns:
         "records": by step the "accuracy" and the fraction of "nan" outputs of each evaluation, and
@@ -131,7 +131,7 @@ def train(config: Any, size: Size) -> dict[str, Any]:
     graphdef, params, rest = split_model(model)
     state = training.TrainState.create(params, rest, objective.optimizer, ("accuracy", "loss"))
     step_of = training.make_train_step(graphdef, loss_fn, objective.optimizer, config.seed)
-    images = test_images(splits.test, size.tested)
+    images = test_images(splits.test, size.num_test_images)
     evaluations = {
         name: make_logits(task.compute_logits, graphdef, rest, mechanism)
         for name, mechanism in EVALUATED.items()
@@ -140,7 +140,7 @@ def train(config: Any, size: Size) -> dict[str, Any]:
     for step in range(1, config.fit.steps + 1):
         batch: Any = {name: jnp.asarray(x) for name, x in splits.train.batch(step - 1).items()}
         state = step_of(state, batch)
-        if step % size.every == 0:
+        if step % size.evaluate_every == 0:
             record: dict[str, Any] = {"step": step}
             for name, logits_of in evaluations.items():
                 logits = np.concatenate([logits_of(state.params, x) for x, _ in images])
@@ -224,9 +224,12 @@ def breaks(trained: str) -> Judge:
         for row in rows_with(rows, trained=trained):
             steps = (r["step"] for r in row["records"] if r[HALF]["nan"] > 0)
             firsts.append(next(steps, None))
-        starts = ", ".join("never" if step is None else str(step) for step in firsts)
-        ours = f"{100 * min(fractions):.0f} to {100 * max(fractions):.0f} % of the outputs are no "
-        return Verdict(Word(word, BREAKS), f"{ours}numbers at the end; first seen at step {starts}")
+        starts = " or ".join(dict.fromkeys("never" if x is None else f"step {x}" for x in firsts))
+        percent = span([100 * fraction for fraction in fractions])
+        ours = (
+            f"{percent} % of the outputs of each seed are not finite at the end; first at {starts}"
+        )
+        return Verdict(Word(word, BREAKS), ours)
 
     return judge
 
@@ -244,7 +247,7 @@ def judge_temperatures(rows: Rows) -> Verdict:
     word = HOLDS if spans else OPEN if rises else FAILS
     rising = ", still rising" if rises else ""
     steps = rows[0]["records"][-1]["step"]
-    ours = f"{low:.2f} to {high:.2f} after {steps} steps, from 1{rising}"
+    ours = f"{low:.2f} to {high:.2f} after {steps} steps, from 1{rising}; the paper trains 188,000"
     return Verdict(Word(word, TEMPERATURES), ours)
 
 
@@ -268,8 +271,8 @@ def table(rows: Rows, size: Size) -> str:
         taus.append([str(seed), " ".join(f"{tau:.3f}" for tau in record["temperatures"])])
     return "\n\n".join(
         [
-            f"Accuracy of {size.tested} test images, per cent, over {size.seeds} seeds; *n NaN*: "
-            "in n seeds some outputs are no numbers:",
+            f"Accuracy on {size.num_test_images} test images in %, mean ± standard deviation over "
+            f"{size.seeds} seeds; *(n NaN)*: some outputs of n seeds are not finite:",
             markdown(heads, lines),
             f"Learned temperatures after {size.steps} steps (1 before training), layer by layer:",
             markdown(["seed", "temperatures"], taus),

@@ -219,18 +219,18 @@ EXPERIMENT = Measured(
     statements=(
         Statement(
             "TaylorShift, section 5.2, of training",
-            "its efficient form takes longer sequences than softmax, all weights at once, in the "
+            "the efficient form takes longer sequences than softmax, all weights at once, in the "
             "same memory",
             judge_longer("taylorshift, efficient", "softmax, all weights"),
         ),
         Statement(
             "this library, not in the paper",
-            "its efficient form takes longer sequences than softmax in blocks",
+            "the efficient form takes longer sequences than softmax in blocks",
             judge_longer("taylorshift, efficient", "softmax, in blocks"),
         ),
         Statement(
             "this library, not in the paper",
-            "its efficient form takes longer sequences than its direct one, in blocks of rows",
+            "the efficient form takes longer sequences than the direct one, in blocks of rows",
             judge_longer("taylorshift, efficient", "taylorshift, direct"),
         ),
     ),

@@ -313,12 +313,13 @@ EXPERIMENT = Measured(
         ),
         Statement(
             "TaylorShift, section 5.4",
-            "without it the efficient form, as coded, fails to converge in half precision",
+            "without normalization the efficient form, as coded, fails to converge in half "
+            "precision",
             fails(CODED, "plain", "efficient"),
         ),
         Statement(
             "TaylorShift, section 5.4",
-            "that is because intermediate results overflow",
+            "the efficient form fails because intermediate results overflow",
             overflow,
         ),
         Statement(

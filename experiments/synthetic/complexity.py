@@ -43,7 +43,9 @@ NOT_WORSE = Rule(
     STATED,
 )
 AHEAD = Rule(
-    "It outperforms dot-product attention if the interval of the margin lies above 0.", STATED
+    "Expressive attention outperforms dot-product attention if the 95 % confidence interval of its "
+    "margin lies above 0, and not if it lies below.",
+    STATED,
 )
 
 STEPS = (
@@ -187,20 +189,20 @@ STATEMENTS = (
     _statement("abstract", "margins grow with task complexity", judge_growth),
     _statement(
         "abstract and discussion",
-        "it performs at least as well as dot-product attention",
+        "expressive attention performs at least as well as dot-product attention",
         judge_not_worse,
         (*RESULTS, SEARCH),
     ),
     _statement(
         "abstract",
-        "it is ahead in the multi-task setting, too",
+        "expressive attention is ahead in the multi-task setting, too",
         judge_mixture,
         ("synthetic/figure6",),
     ),
     _statement(
         "abstract",
-        "it reaches 100 % at complexities that dot-product attention does not reach, whatever the "
-        "setting",
+        "expressive attention reaches 100 % at complexities that dot-product attention does not "
+        "reach (standard setting only)",
         judge_access,
     ),
     _statement(

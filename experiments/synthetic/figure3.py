@@ -90,26 +90,33 @@ EXPERIMENT = Measured(
         ),
         Statement(
             WHERE,
-            "within about 100 epochs",
+            "both attentions reach 100 % on N16T2 within about 100 epochs where the context is "
+            "ample",
             within(100, (EXPRESSIVE, DOT_PRODUCT), AMPLE),
         ),
         Statement(
             WHERE,
-            "dot-product attention does not at the smallest context",
+            "dot-product attention does not reach 100 % at the smallest context",
             judge_not_learned(DOT_PRODUCT, SMALL),
         ),
-        Statement(WHERE, "it stays at about 0.55", judge_median(DOT_PRODUCT, SMALL, 0.55)),
         Statement(
             WHERE,
-            "whatever the initial conditions and the training",
+            "dot-product attention stays at about 0.55 at the smallest context",
+            judge_median(DOT_PRODUCT, SMALL, 0.55),
+        ),
+        Statement(
+            WHERE,
+            "dot-product attention fails whatever the initial conditions and the training",
             judge_not_learned(DOT_PRODUCT, SMALL, DOT_PRODUCT),
         ),
         Statement(
-            WHERE, "expressive attention reaches 100 % there", judge_learned(EXPRESSIVE, SMALL)
+            WHERE,
+            "expressive attention reaches 100 % at the context where dot-product attention fails",
+            judge_learned(EXPRESSIVE, SMALL),
         ),
         Statement(
             WHERE,
-            "at a smaller context it still does, in about 2,000 epochs",
+            "expressive attention still reaches 100 % at a smaller context, in about 2,000 epochs",
             judge_learned(EXPRESSIVE, SMALLER),
         ),
     ),

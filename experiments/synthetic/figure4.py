@@ -77,7 +77,7 @@ EXPERIMENT = Measured(
     plot=plot,
     statements=(
         Statement(WHERE, "expressive attention leaves chance sooner on N2T5", sooner),
-        Statement(WHERE, "both reach 100 % in the end", both_learn),
+        Statement(WHERE, "both attentions reach 100 % on N2T5 in the end", both_learn),
     ),
     left_out={"": "other contexts"},
 )

@@ -42,11 +42,17 @@ EXPERIMENT = Measured(
             "dot-product attention does not learn N16T5",
             judge_not_learned(DOT_PRODUCT, CONTEXT),
         ),
-        Statement(WHERE, "it stays at about 0.2", judge_median(DOT_PRODUCT, CONTEXT, 0.2)),
-        Statement(WHERE, "expressive attention reaches 100 %", judge_learned(EXPRESSIVE, CONTEXT)),
         Statement(
             WHERE,
-            "at the largest context both become unstable",
+            "dot-product attention stays at about 0.2 on N16T5",
+            judge_median(DOT_PRODUCT, CONTEXT, 0.2),
+        ),
+        Statement(
+            WHERE, "expressive attention reaches 100 % on N16T5", judge_learned(EXPRESSIVE, CONTEXT)
+        ),
+        Statement(
+            WHERE,
+            "both attentions become unstable at the largest context",
             why="longer contexts than 128 take too long here",
         ),
     ),

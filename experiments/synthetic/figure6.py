@@ -130,7 +130,7 @@ EXPERIMENT = Measured(
     table=tables,
     plot=plot,
     statements=(
-        Statement(WHERE, "dot-product attention comes to 0.34 of N16T2 in the mixture", plateau),
+        Statement(WHERE, "dot-product attention reaches 0.34 on N16T2 in the mixture", plateau),
         Statement(WHERE, "expressive attention solves both to about 99 %", solves_both),
         Statement(WHERE, "both attentions solve N16T2-S alone", solves_easier_alone),
         Statement(WHERE, "the easier rule, N16T2-S, is learned first", in_order),

@@ -37,16 +37,24 @@ EXPERIMENT = Measured(
     statements=(
         Statement(
             WHERE,
-            "at the smaller context dot-product attention comes to 0.36",
+            "dot-product attention reaches 0.36 at the smaller context",
             judge_median(DOT_PRODUCT, SMALLER, 0.36),
         ),
-        Statement(WHERE, "at 128 to 0.72", judge_median(DOT_PRODUCT, LARGER, 0.72)),
         Statement(
             WHERE,
-            "expressive attention comes to 0.988 at the smaller context",
+            "dot-product attention reaches 0.72 at a context of 128",
+            judge_median(DOT_PRODUCT, LARGER, 0.72),
+        ),
+        Statement(
+            WHERE,
+            "expressive attention reaches 0.988 at the smaller context",
             judge_median(EXPRESSIVE, SMALLER, 0.988),
         ),
-        Statement(WHERE, "and to 0.999 at 128", judge_median(EXPRESSIVE, LARGER, 0.999)),
+        Statement(
+            WHERE,
+            "expressive attention reaches 0.999 at a context of 128",
+            judge_median(EXPRESSIVE, LARGER, 0.999),
+        ),
     ),
     left_out={"": "8 and 12 of 16 runs, and other events, for lack of time"},
 )

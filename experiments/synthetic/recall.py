@@ -253,17 +253,19 @@ EXPERIMENT = Measured(
     statements=(
         Statement(
             "element-wise attention, section 3.4",
-            "it keeps the spikiness of softmax attention: it recalls as that does",
+            "element-wise attention keeps the spikiness of softmax attention, so it recalls as "
+            "well",
             recalls_as_softmax("elementwise"),
         ),
         Statement(
             "element-wise attention, section 3.4",
-            "so does its Taylor form, in a state of fixed size",
+            "EA-series recalls as well as softmax attention, with a state of fixed size",
             recalls_as_softmax("elementwise_series"),
         ),
         Statement(
             "Aaren, appendix G",
-            "a learned query does not limit a language model: it recalls as softmax attention does",
+            "a learned query does not limit a language model: Aaren recalls as softmax attention "
+            "does",
             recalls_as_softmax("aaren"),
         ),
     ),

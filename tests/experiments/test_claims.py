@@ -213,10 +213,10 @@ def test_softmax_in_blocks_decides_comparisons_alone() -> None:
     assert word == FAILS
     assert ours == (
         "1 times as many as SA, in blocks; 4 times as many as SA, which does not fit at L = 1,024 "
-        "(by that: holds)"
+        "(this alone: holds)"
     )
     word, ours = says(elementwise_training.EXPERIMENT, "tokens per step decrease").verdict(rows)
-    assert word == HOLDS and ours.endswith("shorter L (by that: does not hold)")
+    assert word == HOLDS and ours.endswith("shorter L (this alone: does not hold)")
 
 
 def test_memory_is_never_a_tie() -> None:

@@ -165,7 +165,7 @@ SENTENCES: list[Sentence] = [
         partial(forecasters, "products with weights alone", "PyTorch, LSTM"),
     ),
     Sentence(
-        "A step of one row takes {:.1f} to {:.1f} times as long as the cell", steps_beside_cell
+        "A step of one sequence takes {:.1f} to {:.1f} times as long as the cell", steps_beside_cell
     ),
 ]
 ALLOWED: list[Allowed] = [

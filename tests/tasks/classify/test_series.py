@@ -81,7 +81,7 @@ def test_stream_command_reads_files_and_draws(run_dir, tmp_path, capsys):
     figure = tmp_path / "stream.png"
     assert cli.main(["stream", str(run_dir), "--input", str(source), "--figure", str(figure)]) == 0
     out, err = capsys.readouterr()
-    assert "the last sequence goes on; a blank line ends it" in err
+    assert "so its prediction was not printed; write a blank line after each sequence" in err
     out = out.splitlines()
     assert out[0].startswith("step,prediction,decision,p(1),")
     first, whole, second = out[1:][: len(series)], out[1 + len(series)], out[2 + len(series) :]

@@ -147,7 +147,8 @@ class ClassifyStream(ClassStream[NDArray[np.float64]]):
         """Returns a note on a last sequence that no blank line has ended, if that adds a row."""
         if not (self._prefix_lengths and self._stream.num_steps):
             return None
-        return "note: the last sequence goes on; a blank line ends it, and prints its prediction"
+        missing = "the last sequence has no blank line after it, so its prediction was not printed"
+        return f"note: {missing}; write a blank line after each sequence"
 
     def is_possible(self, record: Record) -> bool:
         """Whether the decided class exists."""
