@@ -32,7 +32,6 @@ FIRST, SECOND = "empty", "filled"
 """Caches of compiled programs: an empty one, and the one that the process before has filled."""
 
 FIT = """
-import time
 import numpy as np
 from flax_linattn import estimators
 rng = np.random.default_rng(0)

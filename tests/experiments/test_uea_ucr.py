@@ -8,7 +8,7 @@ import pytest
 from flax import nnx
 
 from experiments.classification import archive_methods as methods
-from experiments.classification import archive_sets, archive_tables, uea_ucr
+from experiments.classification import archive_sets, archive_tables, published_code, uea_ucr
 from experiments.classification.archive_sets import DATA_SETS, LARGE, PACKAGES, Part, Prepared
 from experiments.classification.baseline_classifiers import decision_values
 from experiments.classification.lstm import LSTMClassifier
@@ -123,3 +123,14 @@ def test_rows_are_computed_once_and_kept(embedded_alone, tmp_path, capsys):
     assert json.loads(path.read_text())["rows"] == stored["rows"]
     with pytest.raises(ValueError, match=f"check out commit {first['made']['commit']}"):
         uea_ucr.EXPERIMENT.again("", tmp_path, f"method {methods.FIRST_DEFAULT}")
+
+
+@pytest.mark.parametrize(("points", "word"), [(0.2, HOLDS), (-3.0, FAILS)])
+def test_our_transformer_is_judged_by_the_published_code(points, word):
+    ours = published_code.FALLING.ours()
+    assert len(ours) == 5
+    theirs = {seed: accuracy - points / 100 for seed, accuracy in ours.items()}
+    key = {"commit": published_code.FALLING.commit, "mask": "causal"}
+    found = [key | {"seed": seed, "accuracy": value} for seed, value in theirs.items()]
+    verdict = published_code.judge(published_code.FALLING, found)
+    assert verdict.word == word and f"{points:+.2f}" in verdict.ours
