@@ -294,7 +294,7 @@ def _judged(experiment: Measured, stored: Path) -> Iterator[JudgedStatement]:
     results = json.loads(stored.read_text())
     for statement in paper_statements(experiment):
         verdict = statement.verdict(results["rows"])
-        before = early(get_rules(verdict.word), results)
+        before = early(get_rules(verdict.word), results, statement.stated)
         by = f"`{experiment.folder.name}/{stored.stem}`"
         yield JudgedStatement(statement, verdict, by, _origin(results), before)
 
@@ -302,10 +302,15 @@ def _judged(experiment: Measured, stored: Path) -> Iterator[JudgedStatement]:
 def _judged_over(statement: Statement) -> JudgedStatement:
     """By the rows of several files of results."""
     files = {name: PAGE.parent / f"{name}.json" for name in statement.results}
+    for name, file in files.items():
+        if not file.is_file():
+            missing = f"`python -m experiments.{name.replace('/', '.')}`"
+            return JudgedStatement(statement, Verdict(NOT_RUN, missing))
     results = {name: json.loads(file.read_text()) for name, file in files.items()}
     rows = [row | {"results": name} for name, own in results.items() for row in own["rows"]]
     verdict = statement.verdict(rows)
-    before = any(early(get_rules(verdict.word), own) for own in results.values())
+    rules = get_rules(verdict.word)
+    before = any(early(rules, own, statement.stated) for own in results.values())
     by = ", ".join(f"`{name}`" for name in results)
     measured = "; ".join(dict.fromkeys(map(_origin, results.values())))
     return JudgedStatement(statement, verdict, by, measured, before)

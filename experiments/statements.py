@@ -25,6 +25,8 @@ class Statement:
         why: where nothing is measured, the reason.
         results: names of the results whose rows decide, each with its "results"; default the
             results of the experiment that has the statement.
+        stated: when its judge was attached or last changed, in ISO 8601, where rows were known by
+            then. Default: no later than its rules.
     """
 
     where: str
@@ -32,6 +34,7 @@ class Statement:
     judge: Judge | None = None
     why: str = ""
     results: tuple[str, ...] = ()
+    stated: str = ""
 
     def verdict(self, rows: Rows = ()) -> Verdict:
         """What these rows say of it."""
@@ -56,7 +59,12 @@ def statements_table(
     judged = [(statement, statement.verdict(rows)) for statement in statements]
     if not judged:
         return []
-    lines = [[f"{s.where}: {s.says}", v.ours, f"**{v.word}**"] for s, v in judged]
+
+    def word(statement: Statement, verdict: Verdict) -> str:
+        late = f", *judged so since {statement.stated[:10]}, after these rows were measured*"
+        return f"**{verdict.word}**" + late * early((), head, statement.stated)
+
+    lines = [[f"{s.where}: {s.says}", v.ours, word(s, v)] for s, v in judged]
     used = rules_in(verdict for _, verdict in judged)
     return [markdown(["paper", "ours", "verdict"], lines), rules_text(used, head)]
 
@@ -86,6 +94,7 @@ def rules_text(rules: Sequence[Rule], head: Mapping[str, Any] | None = None) -> 
     return "\n\n".join([heading, "\n".join(map(line, rules))]) if rules else ""
 
 
-def early(rules: Iterable[Rule], head: Mapping[str, Any]) -> bool:
-    """Whether rows were measured before a rule that judges them was stated."""
-    return any(not is_stated_before(rule.stated, head) for rule in rules)
+def early(rules: Iterable[Rule], head: Mapping[str, Any], stated: str = "") -> bool:
+    """Whether rows were measured before they were judged so: the rules, or ``Statement.stated``."""
+    times = [*(rule.stated for rule in rules), *[stated] * bool(stated)]
+    return any(not is_stated_before(time, head) for time in times)
