@@ -61,7 +61,8 @@ def statements_table(
         return []
 
     def word(statement: Statement, verdict: Verdict) -> str:
-        late = f", *judged so since {statement.stated[:10]}, after these rows were measured*"
+        day, time = statement.stated[:10], statement.stated[11:16]
+        late = f", *judged so since {day} {time} UTC, after these rows were measured*"
         return f"**{verdict.word}**" + late * early((), head, statement.stated)
 
     lines = [[f"{s.where}: {s.says}", v.ours, word(s, v)] for s, v in judged]
