@@ -123,7 +123,7 @@ def costs(what: str, name: str, **powers: int) -> Judge:
 
 
 def judge_products(rows: Rows) -> Verdict:
-    """The verdict on polynomials of dot products, with t as the order and as the number of terms.
+    """The verdict on polynomials of dot products, with t as the order and as the terms.
 
     By order 2 alone: of order 4 no D is possible at which lower powers no longer count.
     """

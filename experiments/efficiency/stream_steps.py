@@ -25,6 +25,7 @@ from flax import nnx
 
 from experiments.efficiency.programs import observations
 from experiments.measured import Measured, Rows
+from experiments.rules import Range
 from experiments.statements import Statement
 from flax_linattn import inference, models, ops
 from flax_linattn.bench import Journal, compile_program, spread

@@ -59,8 +59,8 @@ BREAKS = Rule(
 )
 TEMPERATURES = Rule(
     "Learned temperatures span the printed range if the smallest and the largest of all seeds are "
-    "within a factor of 2 of its ends. Those of a run of less than a tenth of the paper's 188,000 "
-    "steps that do not are not decided.",
+    "within a factor of 2 of its ends. If they do not after less than a tenth of the paper's "
+    "188,000 steps, the claim is not decided.",
     "2026-11-29T23:05:00+00:00",
 )
 

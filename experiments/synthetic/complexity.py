@@ -145,7 +145,7 @@ def judge_mixture(rows: Rows) -> Verdict:
 
 def judge_access(rows: Rows) -> Verdict:
     """The verdict on "100 % at complexities that dot-product attention does not reach"."""
-    texts, several = [], 0
+    texts, num_places = [], 0
     for place in PLACES:
         if majority(success_rate(find(rows, place, EXPRESSIVE)), LEARNED) != HOLDS:
             continue
@@ -154,9 +154,9 @@ def judge_access(rows: Rows) -> Verdict:
         ]
         if all(majority(success_rate(row), LEARNED) == FAILS for row in settings):
             count = len(settings)
-            several += count > 1
+            num_places += count > 1
             texts.append(f"{place} (dot-product attention in {count} setting{'s' * (count > 1)})")
-    word = HOLDS if several > 1 else OPEN if texts else FAILS
+    word = HOLDS if num_places > 1 else OPEN if texts else FAILS
     return Verdict(Word(word, LEARNED, MAJORITY, ACCESS), "; ".join(texts) or "no place")
 
 
