@@ -199,8 +199,8 @@ STATEMENTS = (
     ),
     _statement(
         "abstract",
-        "it reaches 100 % at complexities that dot-product attention does not reach, whatever the "
-        "setting",
+        "expressive attention reaches 100 % at complexities that dot-product attention does not "
+        "reach, whatever the setting",
         judge_access,
     ),
     _statement(
