@@ -207,26 +207,11 @@ NOT_MEASURED = (
         why="our runs of table 3 are in float32; our half precision sums in float32, so it would "
         "not show what theirs does",
     ),
-    Statement(
-        "TaylorShift, table 3",
-        "Linformer has no number for ListOps",
-        why="the paper gives no reason; ours trains (37.8 %)",
-    ),
-    Statement(
-        "TaylorShift, table 6",
-        "hyperparameters of all models",
-        why="settings, not results; the presets of `train sequence` and `train image` have them",
-    ),
     _fixed(
         IMPOSSIBLE,
         "TaylorShift, table 7",
         "training hours and memory on CIFAR, IMDB and ImageNet",
         f"{GPUS}; one training step of the ListOps model has lines of its own",
-    ),
-    Statement(
-        "TaylorShift, appendix C.3",
-        "fused kernels are left out on both sides, as any attention can have one",
-        why="a choice; our verdicts name both the best available softmax and the paper's",
     ),
     _fixed(
         IMPOSSIBLE,
@@ -291,7 +276,11 @@ def judge_statements(experiments: Iterable[Experiment]) -> list[JudgedStatement]
 def paper_statements(experiment: Measured) -> list[Statement]:
     """Statements about a paper, without our own."""
     papers = tuple(name.lower() for name in PAPERS)
-    return [one for one in experiment.statements if one.where.lower().startswith(papers)]
+    return [
+        one
+        for one in experiment.statements
+        if one.where.lower().startswith(papers) and not one.says.startswith("our ")
+    ]
 
 
 def _judged(experiment: Measured, stored: Path) -> Iterator[JudgedStatement]:
@@ -302,7 +291,7 @@ def _judged(experiment: Measured, stored: Path) -> Iterator[JudgedStatement]:
         if verdict.word == NOT_RUN:
             yield JudgedStatement(statement, verdict)
             continue
-        before = early(get_rules(verdict.word), results)
+        before = early(get_rules(verdict.word), results, statement.stated)
         by = f"`{experiment.folder.name}/{stored.stem}`"
         yield JudgedStatement(statement, verdict, by, _origin(results), before)
 
@@ -310,10 +299,15 @@ def _judged(experiment: Measured, stored: Path) -> Iterator[JudgedStatement]:
 def _judged_over(statement: Statement) -> JudgedStatement:
     """By the rows of several files of results."""
     files = {name: PAGE.parent / f"{name}.json" for name in statement.results}
+    for name, file in files.items():
+        if not file.is_file():
+            missing = f"`python -m experiments.{name.replace('/', '.')}`"
+            return JudgedStatement(statement, Verdict(NOT_RUN, missing))
     results = {name: json.loads(file.read_text()) for name, file in files.items()}
     rows = [row | {"results": name} for name, own in results.items() for row in own["rows"]]
     verdict = statement.verdict(rows)
-    before = any(early(get_rules(verdict.word), own) for own in results.values())
+    rules = get_rules(verdict.word)
+    before = any(early(rules, own, statement.stated) for own in results.values())
     by = ", ".join(f"`{name}`" for name in results)
     measured = "; ".join(dict.fromkeys(map(_origin, results.values())))
     return JudgedStatement(statement, verdict, by, measured, before)
@@ -379,7 +373,8 @@ def render(experiments: Iterable[Experiment], page: Path = PAGE) -> str:
     if any(one.early for one in judged):
         first += (
             " Measurements older than the rules below do not test them: they are counted "
-            "separately and marked *before the rules*."
+            "separately and marked *before the rules*. So are verdicts whose judge was attached "
+            "or changed after the rows were known."
         )
     parts = [first, _counts(judged)]
     for number, of_paper in itertools.groupby(judged, lambda one: paper(one.statement)):

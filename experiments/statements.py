@@ -25,6 +25,8 @@ class Statement:
         why: where nothing is measured, the reason.
         results: Names of the result files whose rows judge the claim; each row names its file under
             "results". Defaults to the results of the experiment itself.
+        stated: Time, in ISO 8601, at which its judge was attached or last changed, where rows were
+            known by then. Defaults to a time no later than its rules.
     """
 
     where: str
@@ -32,6 +34,7 @@ class Statement:
     judge: Judge | None = None
     why: str = ""
     results: tuple[str, ...] = ()
+    stated: str = ""
 
     def verdict(self, rows: Rows = ()) -> Verdict:
         """What these rows say of it."""
@@ -56,7 +59,13 @@ def statements_table(
     judged = [(statement, statement.verdict(rows)) for statement in statements]
     if not judged:
         return []
-    lines = [[f"{s.where}: {s.says}", v.ours, f"**{v.word}**"] for s, v in judged]
+
+    def word(statement: Statement, verdict: Verdict) -> str:
+        day, time = statement.stated[:10], statement.stated[11:16]
+        late = f", *judged so since {day} {time} UTC, after these rows were measured*"
+        return f"**{verdict.word}**" + late * early((), head, statement.stated)
+
+    lines = [[f"{s.where}: {s.says}", v.ours, word(s, v)] for s, v in judged]
     used = rules_in(verdict for _, verdict in judged)
     return [markdown(["paper", "ours", "verdict"], lines), rules_text(used, head)]
 
@@ -97,6 +106,7 @@ def _time(stated: str) -> str:
     return f"{stated[:10]} {stated[11:16]} UTC"
 
 
-def early(rules: Iterable[Rule], head: Mapping[str, Any]) -> bool:
-    """Whether rows were measured before a rule that judges them was stated."""
-    return any(not is_stated_before(rule.stated, head) for rule in rules)
+def early(rules: Iterable[Rule], head: Mapping[str, Any], stated: str = "") -> bool:
+    """Whether rows were measured before they were judged so: the rules, or ``Statement.stated``."""
+    times = [*(rule.stated for rule in rules), *[stated] * bool(stated)]
+    return any(not is_stated_before(time, head) for time in times)

@@ -45,13 +45,18 @@ from flax_linattn.typing import Array
 DEPTH, BLOCK, WHOLE = "depth", "memory of a block", "memory of a whole sequence"
 PARALLEL, RECURRENT, CHUNKED = "parallel", "recurrent", "chunked"
 TRAINING = "parallel, with gradients"
+PROGRAM_NOTE = (
+    "; counted is the form `parallel`, differentiated by JAX. Training by default runs other "
+    "programs, not counted: the form `recurrent` on CPUs, a gradient of its own on accelerators"
+)
 HILLIS, FISCHER = "Hillis and Steele", "Ladner and Fischer"
 
 STATED = "2026-11-29T21:40:00+00:00"
 LOGARITHMIC = Rule(
     "The depth of a program is logarithmic in N if the last factor of 4 in N adds at most "
     f"{EQUAL:g} times as much depth as the one before, and not if it adds {TIE:g} times as much "
-    "or more. A loop counts its body once per pass, a sum over n numbers log2(n).",
+    "or more. A loop counts its body once per pass, as if no pass overlapped with the one before, "
+    "so that depths of programs with loops are upper bounds; a sum over n numbers counts log2(n).",
     STATED,
 )
 STEPS = Rule(
@@ -198,10 +203,11 @@ def logarithmic(program: str) -> Judge:
         word = HOLDS if ratio <= EQUAL else FAILS if ratio >= TIE else OPEN
         forward = ", forward pass alone," if program == TRAINING else ""
         (length, deepest), (_, loop) = points(rows, program)[-1], points(rows, RECURRENT)[-1]
+        note = PROGRAM_NOTE if program == TRAINING else ""
         return Verdict(
             Word(word, LOGARITHMIC),
             f"{number(deepest)} operations deep at N = {length:,}, {number(added[-1])} more for "
-            f"each factor of 4; token by token{forward} {number(loop)}",
+            f"each factor of 4; token by token{forward} {number(loop)}{note}",
         )
 
     return judge

@@ -9,6 +9,7 @@ head of D channels, not causal, as the equations that table 1 sums up.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from functools import partial
 from typing import Any
 
@@ -129,12 +130,18 @@ def costs(what: str, name: str, **powers: int) -> Judge:
 
 
 def judge_products(rows: Rows) -> Verdict:
-    """The verdict on polynomials of dot products, by order 2: of order 4 no large D is possible."""
+    """The verdict on polynomials of dot products, with t as the order and as the terms.
+
+    By order 2 alone: of order 4 no D is possible at which lower powers no longer count.
+    """
     of_2, of_4 = (power(rows, TRAINING, TAYLOR, "dim", order=order) for order in (2, 4))
+    by_order, by_terms = grows(of_2, 2), grows(of_2, 3)
+    slopes = " and ".join(f"D^{exponent(pair):.2f}" for pair in itertools.pairwise(of_4))
     return Verdict(
-        grows(of_2, 2),
-        f"counted: order 2 D^{exponent_text(of_2)}, as each of the D^t features has D values; "
-        f"order 4, up to D = {of_4[-1][0]}, D^{exponent_text(of_4)}",
+        combine([by_order, by_terms]),
+        f"counted: order 2, of 3 terms, D^{exponent_text(of_2)}, as each of the D^2 features has D "
+        f"values: {by_order} with t as the order, {by_terms} with t as the number of terms; order "
+        f"4, up to D = {of_4[-1][0]}, still bends ({slopes}) and is not judged",
     )
 
 
@@ -181,6 +188,7 @@ EXPERIMENT = Measured(
             "Element-wise attention, section 3.4",
             "Taylor polynomials of dot products take O(L D^t) operations",
             judge_products,
+            stated="2026-11-29T23:05:00+00:00",
         ),
     ),
     left_out={

@@ -412,6 +412,7 @@ EXPERIMENT = Measured(
             "Element-wise attention, table 1",
             f"{title} takes {said} proportional to L{'^2' * (power == 2)} in training",
             grows_in_training(name, power, what),
+            stated=f"2026-11-29T{'22:36' if said == 'memory' else '18:48'}:00+00:00",
         )
         for title, name, said, power, what in (
             ("AFT", "aft", "time", 2, run_times),

@@ -42,12 +42,14 @@ from flax_linattn.typing import Array, Outputs
 NORMALIZED, PLAIN = "with normalization", "without, direct form"
 AS_TRAINED, FULL, HALF = "as trained", "plain efficient, float32", "plain efficient, float16"
 PRINTED_TEMPERATURES = (10.0, 80.0)
+PRINTED_STEPS = 188_000
 
 STATED = "2026-11-29T21:45:00+00:00"
 DEGRADES = Rule(
     "An evaluation loses accuracy if, at the end of training, the 95 % confidence interval of its "
     "accuracy minus that of the model as trained (paired by seed, by Student's t over seeds) lies "
-    "below 0. An output that is not finite counts as wrong.",
+    "below 0. An output that is not finite counts as wrong. All seeds share the same 256 test "
+    "images; the interval does not cover their choice, which adds about 0.03 of accuracy.",
     STATED,
 )
 BREAKS = Rule(
@@ -57,9 +59,9 @@ BREAKS = Rule(
 )
 TEMPERATURES = Rule(
     "Learned temperatures span the printed range if the smallest and the largest of all seeds are "
-    "within a factor of 2 of its ends. A claim about them is not decided if the largest still "
-    "rises by more than 2 % over the last fifth of the training.",
-    STATED,
+    "within a factor of 2 of its ends. If they do not after less than a tenth of the paper's "
+    "188,000 steps, the claim is not decided.",
+    "2026-11-29T23:05:00+00:00",
 )
 
 
@@ -209,7 +211,9 @@ def loses(trained: str, evaluated: str) -> Judge:
     def judge(rows: Rows) -> Verdict:
         both = (accuracies(rows, trained, name) for name in (evaluated, AS_TRAINED))
         difference = interval(paired_differences(*both))
-        return Verdict(below(difference, 0, DEGRADES), f"{text(difference, 1)} points")
+        broken = min(record[evaluated]["nan"] for record in last(rows, trained).values())
+        note = f", as {100 * broken:.0f} % of the outputs are no numbers" if broken else ""
+        return Verdict(below(difference, 0, DEGRADES), f"{text(difference, 1)} points{note}")
 
     return judge
 
@@ -221,13 +225,18 @@ def breaks(trained: str) -> Judge:
         fractions = [record[HALF]["nan"] for record in last(rows, trained).values()]
         word = HOLDS if all(fractions) else FAILS if not any(fractions) else OPEN
         firsts = []
-        for row in rows_with(rows, trained=trained):
+        own = rows_with(rows, trained=trained)
+        for row in own:
             steps = (r["step"] for r in row["records"] if r[HALF]["nan"] > 0)
             firsts.append(next(steps, None))
         starts = " or ".join(dict.fromkeys("never" if x is None else f"step {x}" for x in firsts))
+        since = f"first at {starts}"
+        if {*firsts} == {row["records"][0]["step"] for row in own}:
+            since = f"from the first evaluation on, at {starts}"
         percent = span([100 * fraction for fraction in fractions])
         ours = (
-            f"{percent} % of the outputs of each seed are not finite at the end; first at {starts}"
+            f"{percent} % of the outputs of each seed are not finite at the end, {since}; "
+            "untrained models were not evaluated"
         )
         return Verdict(Word(word, BREAKS), ours)
 
@@ -238,16 +247,13 @@ def judge_temperatures(rows: Rows) -> Verdict:
     """The verdict on "temperatures from 10 to 80 are learned"."""
     ends = [record["temperatures"] for record in last(rows, NORMALIZED).values()]
     low, high = min(map(min, ends)), max(map(max, ends))
-    rises = False
-    for row in rows_with(rows, trained=NORMALIZED):
-        tops = [max(record["temperatures"]) for record in row["records"]]
-        rises |= tops[-1] > 1.02 * tops[-1 - len(tops) // 5]
     (small, large) = PRINTED_TEMPERATURES
     spans = 0.5 <= low / small <= 2 and 0.5 <= high / large <= 2
-    word = HOLDS if spans else OPEN if rises else FAILS
-    rising = ", still rising" if rises else ""
     steps = rows[0]["records"][-1]["step"]
-    ours = f"{low:.2f} to {high:.2f} after {steps} steps, from 1{rising}; the paper trains 188,000"
+    word = HOLDS if spans else OPEN if 10 * steps < PRINTED_STEPS else FAILS
+    ours = (
+        f"{low:.2f} to {high:.2f} after {steps:,} steps, from 1; the paper trains {PRINTED_STEPS:,}"
+    )
     return Verdict(Word(word, TEMPERATURES), ours)
 
 

@@ -58,6 +58,12 @@ LEARNED = Rule(
     "neither has learned.",
     REVISED,
 )
+NOT_CONVERGED = Rule(
+    f"A model fails to converge on a data set if it is at most {LEARNED_POINTS:g} point above the "
+    f"constant answer, and does not if it is more than {LEARNED_POINTS:g} point above the best "
+    "simple method. Anything between is not decided.",
+    "2026-11-29T23:05:00+00:00",
+)
 FALLS = Rule(
     "Accuracy falls beyond the training lengths if, at the longest length (up to four times), it "
     "is at most 90 % of that at the training lengths, and not if it is more than 95 %.",

@@ -16,11 +16,18 @@ from typing import Any
 from experiments.intervals import interval, mean_text, over_sets, paired_differences, text
 from experiments.measured import Measured, Rows
 from experiments.sequences.data_sets import DATA_SETS, IMAGES, LISTOPS, make_config
-from experiments.sequences.rules import LEARNED, ahead, competitive, has_learned, on_majority
+from experiments.sequences.rules import (
+    LEARNED,
+    NOT_CONVERGED,
+    ahead,
+    competitive,
+    has_learned,
+    on_majority,
+)
 from experiments.sequences.runs import baselines, train_and_test
 from experiments.statements import Judge, Statement
 from experiments.tables.table import data_folder
-from experiments.verdicts import FAILS, HOLDS, NotMeasuredError, Verdict, Word, combine
+from experiments.verdicts import FAILS, HOLDS, OPEN, NotMeasuredError, Verdict, Word, combine
 from flax_linattn import ops
 from flax_linattn.bench import Journal
 from flax_linattn.bench.report import markdown
@@ -196,9 +203,10 @@ def judge_not_learned(name: str, *sets: str) -> Judge:
         for data in sets:
             own = accuracies(rows, data, name).values()
             simple = {key: 100 * value for key, value in simple_means(rows, data).items()}
-            word = FAILS if has_learned(own, simple["constant"]) else HOLDS
-            words.append(Word(word, LEARNED))
             best = max(simple, key=simple.__getitem__)
+            above_best, above_constant = (has_learned(own, simple[x]) for x in (best, "constant"))
+            word = FAILS if above_best else OPEN if above_constant else HOLDS
+            words.append(Word(word, NOT_CONVERGED))
             texts.append(
                 f"{data} {statistics.mean(own):.1f} (constant {simple['constant']:.1f}, "
                 f"{best.replace('_', ' ')} {simple[best]:.1f})"

@@ -70,9 +70,9 @@ def test_spikiness_is_judged_by_both_numbers() -> None:
         found = spikiness.sharpness(size, "softmax", 1.0, 0)
     assert found["largest"] > 2 / 256 and found["missing_entropy"] > 0.1
 
-    def rows(*of_a: float) -> list[dict]:
+    def rows(*of_a: float, std: float = 1.0) -> list[dict]:
         return [
-            {"mechanism": name, "std": 1.0, "largest": 1 / 256 + x, "missing_entropy": y}
+            {"mechanism": name, "std": std, "largest": 1 / 256 + x, "missing_entropy": y}
             for name in "ab"
             for noise in (1.0, 1.1, 1.2)
             for x, y in [[n * noise for n in of_a] if name == "a" else (1.0, 1.0)]
@@ -81,6 +81,8 @@ def test_spikiness_is_judged_by_both_numbers() -> None:
     cases = ((0.8, 0.8), (0.2, 0.8), (0.2, 0.2))
     words = [spikiness.keeps(("a",), "b")(rows(*case)).word for case in cases]
     assert words == [HOLDS, IN_PART, FAILS]
+    both = rows(*cases[0]) + rows(*cases[2], std=2.0)
+    assert spikiness.keeps(("a",), "b")(both).word == IN_PART
 
 
 @pytest.mark.slow

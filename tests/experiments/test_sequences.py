@@ -183,6 +183,10 @@ def test_convergence_overflow_and_length_have_words():
     assert rules.converges(None) == FAILS and opposite(rules.converges(None)) == HOLDS
     assert rules.overflows(65505.0) == HOLDS and rules.overflows(65504.0) == FAILS
     assert [rules.longer(x) for x in (1.2, 1.05, 1.0)] == [HOLDS, OPEN, FAILS]
+    simple = {"data": "ListOps", "mechanism": table3.SIMPLE, "seed": 0, "constant": 0.14, "a": 0.25}
+    for accuracy, word in ((0.145, HOLDS), (0.197, OPEN), (0.27, FAILS)):
+        rows = [simple, {"data": "ListOps", "mechanism": "rfa", "seed": 0, "accuracy": accuracy}]
+        assert table3.judge_not_learned("rfa", data_sets.LISTOPS)(rows).word == word
 
 
 def rows_of_table4(gain=0.5):
@@ -205,10 +209,10 @@ def rows_of_table4(gain=0.5):
 
 
 def test_evaluations_without_normalization_are_judged_at_the_end():
-    def rows(nan, loss, top):
+    def rows(nan, loss, top, every=1):
         return [
             {"trained": name, "seed": seed, "records": [
-                {"step": step, figure4.AS_TRAINED: {"accuracy": 0.3, "nan": 0.0},
+                {"step": step * every, figure4.AS_TRAINED: {"accuracy": 0.3, "nan": 0.0},
                  figure4.FULL: {"accuracy": 0.3 - loss * (1 + seed / 9), "nan": 0.0},
                  figure4.HALF: {"accuracy": 0.0, "nan": nan},
                  "temperatures": [10.0, top * step]} for step in range(1, 6)]}
@@ -218,8 +222,9 @@ def test_evaluations_without_normalization_are_judged_at_the_end():
     def words(*case):
         return [s.verdict(rows(*case)).word for s in figure4.EXPERIMENT.statements]
 
-    assert words(1.0, 0.1, 16.0)[::2] == [HOLDS, HOLDS, HOLDS]  # 80 at the end
-    assert words(0.0, -0.1, 3.0)[::2] == [FAILS, FAILS, OPEN]  # still rising
+    assert words(1.0, 0.1, 16.0) == [HOLDS, OPEN, HOLDS, HOLDS, HOLDS]  # 80; OPEN has no width
+    assert words(0.0, -0.1, 3.0) == [FAILS, OPEN, FAILS, FAILS, OPEN]  # few steps
+    assert words(0.0, -0.1, 3.0, 4000)[-1] == FAILS
 
 
 def test_the_ablation_is_judged_by_curves_and_seeds():

@@ -179,11 +179,30 @@ def test_margins_are_of_runs_with_the_same_seed():
     place = complexity.MIXTURE
     rows = [
         {**dataclasses.asdict(place), "mechanism": name, "runs": [
-            {"test_accuracy": 0.5 + own + seed / 99, "accuracies": [0.1] * 8 + [0.2] * 2}
+            {"test_accuracy": 0.5 + own * (1 + seed / 99), "accuracies": [0.1] * 8 + [0.2] * 2}
             for seed in range(8)]}
         for name, own in ((complexity.EXPRESSIVE, -0.2), (complexity.DOT_PRODUCT, 0))
     ]  # fmt: skip
-    np.testing.assert_allclose(complexity.margins(rows, place), [-0.2] * 8)
+    np.testing.assert_allclose(complexity.margins(rows, place), -0.2 - 0.2 * np.arange(8) / 99)
     assert complexity.judge_mixture(rows).word == FAILS
     word = complexity.unless_unfinished(Word(HOLDS), rows, place)
     assert word.startswith(OPEN) and rules.UNFINISHED in word.rules
+
+
+def test_access_takes_two_settings_and_two_places():
+    def rows(ours, other, settings=1):
+        cell = {"results": complexity.SEARCH, "readout": 0, "projections": 0, "init_scale": 0}
+        run = {"learning_rate": 0.1, "alone": {"nt": {"test_accuracy": other - 0.21}}}
+        return [
+            {**dataclasses.asdict(place), **cell, "mechanism": name, "setting": setting,
+             "runs": [{**run, "test_accuracy": value}] * 16}
+            for place in complexity.PLACES
+            for setting in (learning_curves.STANDARD, "softmax")[:settings]
+            for name, value in ((complexity.EXPRESSIVE, ours), (complexity.DOT_PRODUCT, other))
+        ]  # fmt: skip
+
+    for case, word in (((0.5, 1), OPEN), ((0.5, 2), HOLDS), ((1, 2), FAILS)):
+        assert complexity.judge_access(rows(1, *case)).word == word
+    assert complexity.judge_not_worse(rows(1, 0.5)).word == OPEN  # margins without a width
+    assert complexity.judge_fall(rows(1, 0.5)).word == HOLDS
+    assert complexity.count_worse(rows(0.5, 0.6)) == (5, 5)  # contexts
