@@ -35,6 +35,14 @@ def forecasters(*models: str) -> list[float]:
     return list(times)
 
 
+def language_models(what: str, tokens: int, *models: str) -> list[float]:
+    """How many times as fast as PyTorch's transformer."""
+    rows = stored("efficiency/language_models-cpu.json")["rows"]
+    (row,) = (row for row in rows if (row["what"], row["tokens"]) == (what, tokens))
+    times = {name: each["median"] for name, each in row["milliseconds"].items()}
+    return [times[TRANSFORMER] / times[name] for name in models]
+
+
 def slowest_and_fastest(peer: str, mechanism: str) -> Iterable[float]:
     ratios = beside(peer, mechanism)
     return min(ratios), max(ratios)
@@ -105,6 +113,20 @@ def step_with_linear_attention() -> Iterable[float]:
 
 
 SENTENCES: list[Sentence] = [
+    Sentence(
+        "A training step with Aaren is {:.2f} times as fast as PyTorch's transformer, with "
+        "retention {:.2f}, linear attention {:.2f}, softmax {:.2f}, gated linear attention {:.2f}, "
+        "TaylorShift {:.2f} and the gated delta rule {:.2f} times",
+        lambda: language_models(
+            *("training", 512, "aaren", "retention", "linear", "softmax", "gated_linear"),
+            *("taylorshift", "gated_delta"),
+        ),
+    ),
+    Sentence(
+        "After 10,000 tokens Aaren generates a token {:.2f} times as fast as PyTorch, our softmax "
+        "{:.2f} times",
+        lambda: language_models("generation", 10_000, "aaren", "softmax"),
+    ),
     Sentence(
         "A file of steps takes {:.0f} to {:.0f} times as long as JAX",
         partial(onnx_ratios, "ONNX, steps", "JAX"),
