@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import dataclasses
 import gzip
-import json
 import os
 import re
 import subprocess
@@ -27,6 +26,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from experiments.classification import aaren
 from experiments.intervals import interval, mean_text, text
 from experiments.margins import ACCURACY, within
 from experiments.measured import Measured, Rows
@@ -60,12 +60,8 @@ class Version(NamedTuple):
 
     def ours(self) -> dict[int, float]:
         """Stored test accuracies of our softmax attention, by seed."""
-        stored = json.loads(Path(__file__).with_name("aaren-paper.json").read_text())
-        return {
-            run["seed"]: run["report"]["test_accuracy"]
-            for run in stored["runs"]
-            if (run["row"], run["column"]) == (f"{DATA_SET}, {self.protocol}", "softmax")
-        }
+        runs = aaren.EXPERIMENT.store("paper").of(f"{DATA_SET}, {self.protocol}", "softmax")
+        return {seed: run["report"]["test_accuracy"] for seed, run in runs.items()}
 
     def theirs(self, rows: Rows, mask: str) -> dict[int, float]:
         """Test accuracies of the published code, by seed."""

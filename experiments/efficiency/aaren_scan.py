@@ -213,16 +213,16 @@ def logarithmic(program: str) -> Judge:
     return judge
 
 
-def judge_scan(program: str, steps: Callable[[float], float], power: float, factor: str) -> Judge:
-    """The verdict on a scan's steps and computation, which grows as N^power besides a log."""
+def judge_scan(program: str, steps: Callable[[float], float], *, has_log: bool) -> Judge:
+    """The verdict on a scan's steps and computation, which grows as N, or as N log(N)."""
 
     def judge(rows: Rows) -> Verdict:
         of_steps = points(rows, program, "steps")
         as_said = all(y == steps(math.log2(n)) for n, y in of_steps)
         pairs = points(rows, program, "pairs")
-        shares = [y / (n * (math.log2(n) if factor else 1)) for n, y in pairs]
+        shares = [y / (n * (math.log2(n) if has_log else 1)) for n, y in pairs]
         flat = Word(HOLDS if shares[-1] <= EQUAL * shares[-2] else FAILS, STEPS)
-        words = [Word(HOLDS if as_said else FAILS, STEPS), flat, grows(pairs, power)]
+        words = [Word(HOLDS if as_said else FAILS, STEPS), flat, grows(pairs, 1)]
         n, last = of_steps[-1]
         ours = f"{last:.0f} steps and {pairs[-1][1]:,.0f} merges for N = {n:,}"
         return Verdict(combine(words), ours)
@@ -299,12 +299,12 @@ EXPERIMENT = Measured(
         Statement(
             "Aaren, section 5",
             "the scan of Hillis and Steele takes log2(N) steps and N log(N) operations",
-            judge_scan(HILLIS, lambda log: log, 1, "log"),
+            judge_scan(HILLIS, lambda log: log, has_log=True),
         ),
         Statement(
             "Aaren, section 5",
             "the scan of Ladner and Fischer takes 2 log2(N) - 2 steps and operations linear in N",
-            judge_scan(FISCHER, lambda log: 2 * log - 2, 1, ""),
+            judge_scan(FISCHER, lambda log: 2 * log - 2, has_log=False),
         ),
         Statement(
             "Aaren, appendix A",

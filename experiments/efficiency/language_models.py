@@ -21,6 +21,7 @@ import numpy as np
 import optax
 from flax import nnx
 
+from experiments.efficiency import torch_models
 from experiments.efficiency.programs import in_turns, num_parameters
 from experiments.efficiency.pytorch import import_torch
 from experiments.efficiency.trials import AGAIN, TRANSFORMER
@@ -82,7 +83,7 @@ def train(size: Size, length: int) -> dict[str, Any]:
         torch.nn.functional.cross_entropy(logits.flatten(0, 1), given[:, 1:].flatten()).backward()
         optimizer.step()
 
-    facts[TRANSFORMER] = {"parameters": sum(p.numel() for p in model.parameters())}
+    facts[TRANSFORMER] = {"parameters": torch_models.num_parameters(model)}
     steps |= {TRANSFORMER: torch_step, TRANSFORMER + AGAIN: torch_step}
     return _timed(torch, steps, size.rounds, size.seconds) | {"facts": facts}
 

@@ -20,12 +20,13 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-from flax import nnx
 
 from experiments import margins
 from experiments.classification import aaren as classification
 from experiments.classification.data_sets import ACCURACY, PROTOCOLS, file_options
+from experiments.efficiency.programs import num_parameters
 from experiments.events import rules, table2
+from experiments.events.table2 import data_sets
 from experiments.forecasting import aaren as forecasting
 from experiments.intervals import judge, mean_text, over_sets, paired_differences, text
 from experiments.measured import Measured, Rows
@@ -177,8 +178,7 @@ def train_model(family: Family, config: Any, model: str, is_trained: bool) -> di
     config = config.replace(mechanism=mechanism)
     task = recurrent_task(family.task, model) if model in CELLS else tasks.get_task(family.task)
     spec = run_without_model(family.task, config)[0].data_spec
-    params = nnx.state(task.model(config.resolve(), spec), nnx.Param)
-    row: dict[str, Any] = {"parameters": sum(x.size for x in jax.tree.leaves(params))}
+    row: dict[str, Any] = {"parameters": num_parameters(task.model(config.resolve(), spec))}
     if not is_trained:
         return row
     begin = time.process_time()
@@ -211,11 +211,6 @@ def values(rows: Rows, data: str, model: str) -> dict[int, float]:
         return family.stored(data, model)
     metric = family.metric
     return {run["seed"]: metric.scale * run[metric.key] for run in row["runs"]}
-
-
-def data_sets(rows: Rows) -> list[str]:
-    """The names of the data sets."""
-    return list(dict.fromkeys(row["data"] for row in rows))
 
 
 def advantages(rows: Rows, ours: str, other: str) -> dict[str, list[float]]:

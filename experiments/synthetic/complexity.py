@@ -7,7 +7,7 @@ the runs of figures 3 to 7 with the standard setting, and stand on the page of a
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -70,14 +70,19 @@ MIXTURE = Place("nt+nt-s", 16, 2, 32)
 PLACES = tuple(dict.fromkeys([*(place for step in STEPS for place in step), MIXTURE]))
 
 
+def task_values(place: Place) -> dict[str, Any]:
+    """What rows at a place, of any setting, say of their task."""
+    return {name: getattr(place, name) for name in ("rules", "base", "delay", "context")}
+
+
 def find(rows: Rows, place: Place, mechanism: str) -> dict[str, Any]:
     """The runs of an attention at a place.
 
     Raises:
         NotMeasuredError: there are none.
     """
-    wanted = {name: getattr(place, name) for name in ("rules", "base", "delay", "context")}
-    return rows_with(rows, str(place), **wanted, mechanism=mechanism, setting=STANDARD)[0]
+    own = rows_with(rows, str(place), **task_values(place), mechanism=mechanism, setting=STANDARD)
+    return own[0]
 
 
 def margins(rows: Rows, place: Place) -> list[float]:
@@ -151,21 +156,13 @@ def judge_access(rows: Rows) -> Verdict:
     for place in PLACES:
         if majority(success_rate(find(rows, place, EXPRESSIVE)), LEARNED) != HOLDS:
             continue
-        settings = [
-            row for row in rows if row.get("mechanism") == DOT_PRODUCT and is_at(row, place)
-        ]
+        settings = rows_with(rows, str(place), **task_values(place), mechanism=DOT_PRODUCT)
         if all(majority(success_rate(row), LEARNED) == FAILS for row in settings):
             count = len(settings)
             num_places += count > 1
             texts.append(f"{place} (dot-product attention in {count} setting{'s' * (count > 1)})")
     word = HOLDS if num_places > 1 else OPEN if texts else FAILS
     return Verdict(Word(word, LEARNED, MAJORITY, ACCESS), "; ".join(texts) or "no place")
-
-
-def is_at(row: Mapping[str, Any], place: Place) -> bool:
-    """Whether a row, of any setting, is of a place."""
-    names = ("rules", "base", "delay", "context")
-    return "setting" in row and all(row[name] == getattr(place, name) for name in names)
 
 
 def judge_fall(rows: Rows) -> Verdict:
