@@ -15,14 +15,19 @@ from flax import nnx
 
 from experiments.classification import baseline_classifiers
 from experiments.classification.archive_sets import DATA_SETS, LARGE, prepare
+from experiments.classification.augmentation import Change, ChangedBatches, distort, mix
 from experiments.classification.lstm import train_lstm
 from experiments.options import run_without_model, task_config
 from flax_linattn import models, tasks, training
+from flax_linattn.data import BucketBatches
 from flax_linattn.tasks.classify import ClassifyTask
 
 RIDGE, MINIROCKET, LSTM = "ridge", "MiniRocket", "LSTM"
 TEASER, NON_MYOPIC = "TEASER", "non-myopic"
 LINEAR, DEFAULT = "ours, closed form", "ours, default"
+DISTORTED, MIXED = "ours, distorted series", "ours, mixup"
+AUGMENTATIONS = (DISTORTED, MIXED)
+"""The default with an attention that is trained on augmented series."""
 ATTENTION = "ours, attention"
 """Attention of the default without the linear maps, tested in the runs of the default."""
 FIRST_DEFAULT = "ours, first default"
@@ -93,18 +98,33 @@ def baseline(name: str, files: Mapping[str, Any], seed: int, time_limit: float) 
 class TaskWithoutBaselines(ClassifyTask):
     """The task without the baselines of a report, which are rows of their own here."""
 
+    def __init__(self, change: Change | None = None) -> None:
+        super().__init__()
+        self._change = change
+
+    def batches(
+        self, data: Any, config: Any, data_spec: Any, sequence_shards: int
+    ) -> training.Splits:
+        splits = super().batches(data, config, data_spec, sequence_shards)
+        if self._change is None:
+            return splits
+        assert isinstance(splits.train, BucketBatches)
+        return splits._replace(train=ChangedBatches(splits.train, self._change, config.seed))
+
     def test_baselines(self, run: tasks.Run, batches: training.BatchSource) -> dict[str, Any]:
         return {}
 
 
-def train(files: Mapping[str, Any], seed: int, time_limit: float) -> dict[str, Any]:
+def train(
+    files: Mapping[str, Any], seed: int, time_limit: float, change: Change | None = None
+) -> dict[str, Any]:
     """Trains and tests a run of the default preset, and tests its attention alone."""
     options = {"preset": "minirocket", "mechanism": MECHANISM, "time_limit": time_limit}
     config = task_config("classify", seed=seed, **options, **files)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "run")
         session = training.Session(path, progress=False)
-        values = dict(tasks.train(TaskWithoutBaselines(), config, session))
+        values = dict(tasks.train(TaskWithoutBaselines(change), config, session))
         run = tasks.load_run(path)
         history = Path(path, "metrics.jsonl").read_text().splitlines()
     values |= {"steps": json.loads(history[-1])["step"]}
@@ -140,6 +160,8 @@ def select_values(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 _EXPENSIVE = "an estimated 10 minutes of a core or more"
+AUGMENTED = ("ArrowHead", "OSULeaf", "PickupGestureWiimoteZ", "UWaveGestureLibrary")
+_AUGMENTED = "chosen before any run of it: small training sets, and no attention in the default"
 _NOT_LARGE = tuple(name for name in DATA_SETS if name not in (LARGE, "PLAID"))
 METHODS = {
     RIDGE: Method(partial(baseline, RIDGE), random=False),
@@ -152,6 +174,8 @@ METHODS = {
     LSTM: Method(train_lstm),
     LINEAR: Method(fit_closed_form, cheap=True),
     DEFAULT: Method(train),
+    DISTORTED: Method(partial(train, change=distort), data_sets=AUGMENTED, reason=_AUGMENTED),
+    MIXED: Method(partial(train, change=mix), data_sets=AUGMENTED, reason=_AUGMENTED),
     TEASER: Method(partial(baseline, TEASER), ("aeon",), data_sets=_NOT_LARGE, reason=_EXPENSIVE),
     NON_MYOPIC: Method(
         partial(baseline, NON_MYOPIC),

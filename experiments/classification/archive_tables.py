@@ -11,6 +11,8 @@ from scipy import stats
 
 from experiments.classification.archive_methods import (
     ATTENTION,
+    AUGMENTATIONS,
+    AUGMENTED,
     CLASSIFIERS,
     DEFAULT,
     END_UNKNOWN,
@@ -25,6 +27,7 @@ from experiments.classification.archive_methods import (
     Size,
 )
 from experiments.classification.archive_sets import DATA_SETS, LARGE
+from experiments.classification.augmentation import MIN_FRACTION
 from experiments.classification.baseline_classifiers import MIN_LENGTH, NUM_PREFIXES, TEASER_KERNELS
 from experiments.intervals import interval, mean_text, text
 from experiments.measured import Rows
@@ -142,6 +145,24 @@ def early_table(rows: Rows) -> str:
     return markdown(["accuracy / earliness / harmonic mean, %", *methods], lines)
 
 
+def augmentation_table(rows: Rows) -> str:
+    """Accuracy of the default and of its attention alone, with and without augmentation."""
+    methods = (DEFAULT, *AUGMENTATIONS)
+    kinds = ("test_accuracy", "attention_accuracy", "attention_weight")
+    numbers = [collect_values(rows, kind, methods) for kind in kinds]
+    if not any(name in numbers[0] for name in AUGMENTATIONS):
+        return ""
+
+    def cell(method: str, name: str) -> str:
+        accuracy, alone, weight = (each.get(method, {}).get(name, []) for each in numbers)
+        shown = f"{mean_text(_percents(accuracy), 1)}; {mean_text(_percents(alone), 1)}"
+        return f"{shown}; {mean_text(weight, 2)}"
+
+    lines = [[name, *(cell(method, name) for method in methods)] for name in AUGMENTED]
+    header = ["accuracy, %; of the attention alone, %; its weight", *methods]
+    return markdown(header, lines)
+
+
 def calibration_table(rows: Rows) -> str:
     """Cross-entropy and calibration error of classifiers with probabilities."""
     losses = collect_values(rows, "test_loss")
@@ -163,7 +184,8 @@ def calibration_table(rows: Rows) -> str:
 
 def cost_table(rows: Rows) -> str:
     """Processor seconds of fitting and testing; state and weight of ours."""
-    seconds = collect_values(rows, "cpu_seconds", tuple(METHODS))
+    methods = [name for name in METHODS if name not in AUGMENTATIONS]
+    seconds = collect_values(rows, "cpu_seconds", methods)
     state = collect_values(rows, "state_bytes")
     weight = collect_values(rows, "attention_weight").get(DEFAULT, {})
     header = ["seconds of a core", *seconds]
@@ -211,6 +233,10 @@ def table(rows: Rows, size: Size) -> str:
                 "chosen, to test the choice. On PLAID the closed form with and without the map has "
                 "the same mean accuracy over seeds 0 to 2; the table has all five seeds of the "
                 "former.",
+                augmentation_table(rows),
+                "Augmentation of the series that train the attention, anew at each step: crops to "
+                f"{100 * MIN_FRACTION:.0f} to 100 %, other speeds along time, another scale of "
+                "each channel and noise, or mixup. The closed form has the series as they are.",
                 early_table(rows),
                 "Linear maps are interpolated between two prefix lengths if all training series "
                 "have one length. Otherwise the map of the longer one is used, and the accuracy "

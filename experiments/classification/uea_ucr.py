@@ -27,7 +27,10 @@ from typing import Any
 
 from experiments.again import RepeatJournal
 from experiments.classification.archive_methods import (
+    AUGMENTATIONS,
+    AUGMENTED,
     CHANGED_FOR,
+    DEFAULT,
     EARLIER,
     METHODS,
     MINIROCKET,
@@ -59,6 +62,12 @@ AHEAD = Rule(
     "A classifier is ahead of the ridge on a data set if its test accuracy, the mean over seeds, "
     "is larger. Equal accuracies decide nothing.",
     STATED,
+)
+WORTH_AN_OPTION = Rule(
+    "Augmentation is worth an option if the mean difference of test accuracies from the default is "
+    "above one standard error of that mean: one mean over seeds per data set, each data set a "
+    "cluster.",
+    "2026-11-30T01:10:00+00:00",
 )
 VERSIONS = ("jax", "flax", "numpy", "aeon", "torch", "tslearn")
 
@@ -266,6 +275,21 @@ def judge_against_ridge(method: str) -> Judge:
     return judge
 
 
+def judge_augmentation(method: str) -> Judge:
+    """The verdict on an augmentation, against the default without it."""
+
+    def judge(rows: Rows) -> Verdict:
+        numbers = collect_values(rows, "test_accuracy", (method, DEFAULT))
+        percents = [100 * value for value in differences(numbers, method, DEFAULT).values()]
+        over = f"{text(interval(percents), 2)} points, 95 % interval over {len(percents)} data sets"
+        if len(percents) < len(AUGMENTED):
+            return Verdict(Word(OPEN, WORTH_AN_OPTION), over)
+        better = statistics.mean(percents) > standard_error(percents)
+        return Verdict(Word(HOLDS if better else FAILS, WORTH_AN_OPTION), over)
+
+    return judge
+
+
 STATEMENTS = tuple(
     Statement("ours", f"{name.removeprefix('ours, ')}: {says}", judge(name))
     for name in OURS
@@ -273,6 +297,9 @@ STATEMENTS = tuple(
         ("as accurate as MiniRocket", judge_against_minirocket),
         ("ahead of the ridge on each data set", judge_against_ridge),
     )
+) + tuple(
+    Statement("ours", f"{name.removeprefix('ours, ')}: worth an option", judge_augmentation(name))
+    for name in AUGMENTATIONS
 )
 
 EXPERIMENT = ArchiveExperiment(

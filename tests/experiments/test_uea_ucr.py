@@ -8,13 +8,20 @@ import pytest
 from flax import nnx
 
 from experiments.classification import archive_methods as methods
-from experiments.classification import archive_sets, archive_tables, published_code, uea_ucr
+from experiments.classification import (
+    archive_sets,
+    archive_tables,
+    augmentation,
+    published_code,
+    uea_ucr,
+)
 from experiments.classification.archive_sets import DATA_SETS, LARGE, PACKAGES, Part, Prepared
 from experiments.classification.baseline_classifiers import decision_values
 from experiments.classification.lstm import LSTMClassifier
 from experiments.statements import statements_table
 from experiments.tables.table import DATA_FOLDER
 from experiments.verdicts import FAILS, HOLDS, IN_PART, NOT_RUN, OPEN
+from flax_linattn.data import BucketBatches
 from flax_linattn.tasks.classify.series.early import compute_logits
 
 STEPS = [0.1, 0.5, 1.0]
@@ -81,7 +88,7 @@ def test_ours_is_judged_over_data_sets(gains, accurate, ahead):
     assert uea_ucr.judge_against_minirocket(methods.DEFAULT)(found).word == accurate
     assert uea_ucr.judge_against_ridge(methods.DEFAULT)(found).word == ahead
     page = "\n".join(statements_table(uea_ucr.STATEMENTS, found, {"date": "2026-11-30"}))
-    assert page.count(f"**{NOT_RUN}**") == 6 and "before the rules" not in page
+    assert page.count(f"**{NOT_RUN}**") == 8 and "before the rules" not in page
 
 
 def test_a_data_set_that_changed_the_default_is_left_out_of_its_verdict():
@@ -105,6 +112,38 @@ def test_tables_and_panels_show_what_is_known():
     pytest.importorskip("matplotlib")
     panels = archive_tables.plot(found).axes
     assert len(panels) == 11 and len(panels[0].lines) == 3 and len(panels[9].lines) == 0
+
+
+@pytest.mark.parametrize(("gains", "word"), [((1, 2, 1, 0), HOLDS), ((1, -2, 1, 0), FAILS)])
+def test_an_augmentation_is_judged_on_all_of_its_data_sets(gains, word):
+    found = [
+        {"data_set": name, "method": method, "seed": 0, "test_accuracy": value}
+        for name, gain in zip(methods.AUGMENTED, gains, strict=True)
+        for method, value in ((methods.DEFAULT, 0.5), (methods.MIXED, 0.5 + gain / 100))
+    ]
+    judge = uea_ucr.judge_augmentation(methods.MIXED)
+    assert judge(found).word == word and judge(found[2:]).word == OPEN
+    assert "| ArrowHead | 50.0; -; - | -; -; - | 51.0; -; - |" in archive_tables.augmentation_table(
+        found
+    )
+
+
+@pytest.mark.parametrize("change", [augmentation.distort, augmentation.mix])
+def test_series_are_augmented_anew_at_each_step(change):
+    lengths = np.array([1, 2, 9, 12])
+    mask = np.arange(12) < lengths[:, None]
+    values = np.random.default_rng(0).normal(size=(4, 12, 3)).astype(np.float32)
+    arrays = {"values": values * mask[..., None], "mask": mask, "labels": np.arange(4)}
+    plain = BucketBatches(arrays, 4, lengths=(12,), seed=0)
+    batches = augmentation.ChangedBatches(plain, change, seed=1)
+    first, again, second = (batches.batch(step) for step in (0, 0, 1))
+    for name, array in first.items():
+        np.testing.assert_array_equal(array, again[name])
+        assert array.dtype == plain.batch(0)[name].dtype
+    assert not np.array_equal(first["values"], second["values"])
+    assert batches.arrays is plain.arrays and not first["values"][~first["mask"]].any()
+    assert (np.sort(~first["mask"], axis=1) == ~first["mask"]).all()
+    assert np.isclose(first["weight"].sum(), 4)
 
 
 def test_rows_are_computed_once_and_kept(embedded_alone, tmp_path, capsys):
