@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import json
 import tempfile
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from flax import nnx
-
 from experiments.classification import baseline_classifiers
 from experiments.classification.archive_sets import DATA_SETS, LARGE, prepare
 from experiments.classification.augmentation import Change, ChangedBatches, distort, mix
 from experiments.classification.lstm import train_lstm
-from experiments.options import run_without_model, task_config
-from flax_linattn import models, tasks, training
+from experiments.options import task_config
+from flax_linattn import tasks, training
 from flax_linattn.data import BucketBatches
 from flax_linattn.tasks.classify import ClassifyTask
 
@@ -116,10 +113,14 @@ class TaskWithoutBaselines(ClassifyTask):
 
 
 def train(
-    files: Mapping[str, Any], seed: int, time_limit: float, change: Change | None = None
+    files: Mapping[str, Any],
+    seed: int,
+    time_limit: float,
+    preset: str = "minirocket",
+    change: Change | None = None,
 ) -> dict[str, Any]:
-    """Trains and tests a run of the default preset, and tests its attention alone."""
-    options = {"preset": "minirocket", "mechanism": MECHANISM, "time_limit": time_limit}
+    """Trains and tests a run of a preset, and tests its attention alone, if any."""
+    options = {"preset": preset, "mechanism": MECHANISM, "time_limit": time_limit}
     config = task_config("classify", seed=seed, **options, **files)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "run")
@@ -128,28 +129,12 @@ def train(
         run = tasks.load_run(path)
         history = Path(path, "metrics.jsonl").read_text().splitlines()
     values |= {"steps": json.loads(history[-1])["step"]}
+    if run.model.attention is None:
+        return select_values(values)
     values |= {"attention_weight": float(run.model.weights[-1, 1])}
     run = run._replace(model=run.model.attention)
     alone = run.task.test(run, run.task.test_batches(run, None)).values
     return select_values(values | {"attention_accuracy": alone["test_accuracy"]})
-
-
-def fit_closed_form(files: Mapping[str, Any], seed: int, time_limit: float) -> dict[str, Any]:
-    """Fits MiniRocket features, linear maps and the decision rule, without attention."""
-    config = task_config("classify", preset="minirocket", mechanism=MECHANISM, seed=seed, **files)
-    run, test = run_without_model("classify", config)
-    splits = run.task.batches(run.data, run.config, run.data_spec, 1)
-    model = models.MiniRocketClassifier(
-        len(run.data_spec.channels),
-        len(run.data_spec.classes),
-        run.data_spec.series_length,
-        rngs=nnx.Rngs(seed),
-    )
-    run = run._replace(model=model)
-    begin = time.perf_counter()
-    run.task.calibrate(run, splits)
-    seconds = time.perf_counter() - begin
-    return {**select_values(run.task.test(run, test).values), "train_seconds": round(seconds, 1)}
 
 
 def select_values(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -172,7 +157,7 @@ METHODS = {
     MINIROCKET: Method(partial(baseline, MINIROCKET), ("aeon",), cheap=True),
     "Hydra+MultiRocket": Method(partial(baseline, "Hydra+MultiRocket"), ("aeon", "torch")),
     LSTM: Method(train_lstm),
-    LINEAR: Method(fit_closed_form, cheap=True),
+    LINEAR: Method(partial(train, preset="closed-form"), cheap=True),
     DEFAULT: Method(train),
     DISTORTED: Method(partial(train, change=distort), data_sets=AUGMENTED, reason=_AUGMENTED),
     MIXED: Method(partial(train, change=mix), data_sets=AUGMENTED, reason=_AUGMENTED),

@@ -155,8 +155,8 @@ def augmentation_table(rows: Rows) -> str:
 
     def cell(method: str, name: str) -> str:
         accuracy, alone, weight = (each.get(method, {}).get(name, []) for each in numbers)
-        shown = f"{mean_text(_percents(accuracy), 1)}; {mean_text(_percents(alone), 1)}"
-        return f"{shown}; {mean_text(weight, 2)}"
+        percents = f"{mean_text(_percents(accuracy), 1)}; {mean_text(_percents(alone), 1)}"
+        return f"{percents}; {mean_text(weight, 2)}"
 
     lines = [[name, *(cell(method, name) for method in methods)] for name in AUGMENTED]
     header = ["accuracy, %; of the attention alone, %; its weight", *methods]
@@ -234,7 +234,7 @@ def table(rows: Rows, size: Size) -> str:
                 "the same mean accuracy over seeds 0 to 2; the table has all five seeds of the "
                 "former.",
                 augmentation_table(rows),
-                "Augmentation of the series that train the attention, anew at each step: crops to "
+                "Augmentation of the series that train the attention, another one at each step: crops to "
                 f"{100 * MIN_FRACTION:.0f} to 100 %, other speeds along time, another scale of "
                 "each channel and noise, or mixup. The closed form has the series as they are.",
                 early_table(rows),

@@ -23,7 +23,7 @@ SPEED_STD = 0.3
 SCALE_STD, NOISE_STD = 0.1, 0.05
 """Deviations of a channel's factor around 1, and of the noise, for standardized series."""
 MIXUP_ALPHA = 0.2
-"""Parameter of the beta distribution of the shares, as for ImageNet in Zhang et al., 2018."""
+"""Parameter of the beta distribution of the weights, as for ImageNet in Zhang et al., 2018."""
 
 
 class ChangedBatches(data.BucketBatches):
@@ -79,16 +79,16 @@ def mix(batch: Batch, rng: np.random.Generator) -> Batch:
     """Mixup (Zhang et al., "mixup: Beyond Empirical Risk Minimization", ICLR 2018).
 
     A series is the weighted mean of two. The loss of a mean is the weighted mean of the losses by
-    both labels, so it stands twice in the batch, with the shares as weights.
+    both labels, so it stands twice in the batch, with these weights.
     """
     size = len(batch["labels"])
     other = rng.permutation(size)
-    share = rng.beta(MIXUP_ALPHA, MIXUP_ALPHA, size).astype(np.float32)
-    first = share[:, None, None]
+    ratio = rng.beta(MIXUP_ALPHA, MIXUP_ALPHA, size).astype(np.float32)
+    first = ratio[:, None, None]
     values = first * batch["values"] + (1 - first) * batch["values"][other]
     mixed = {"values": values, "mask": batch["mask"] | batch["mask"][other]}
     whole = batch["weight"] * batch["weight"][other]
-    weight = np.concatenate([whole * share, whole * (1 - share)])
+    weight = np.concatenate([whole * ratio, whole * (1 - ratio)])
     labels = np.concatenate([batch["labels"], batch["labels"][other]])
     others = {
         name: np.concatenate([array, array[other]])

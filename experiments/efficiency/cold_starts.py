@@ -39,7 +39,7 @@ x = rng.normal(size=(100, 50, 3)).astype(np.float32)
 y = np.arange(100) % 2
 x[y == 1] = 0.3 * x[y == 1].cumsum(1)
 for fit in range(FITS):
-    estimators.Classifier(epochs=4).fit(x, y)
+    estimators.Classifier(OPTIONS).fit(x, y)
 """
 
 
@@ -84,9 +84,13 @@ def commands(size: Size, folder: Path) -> Iterator[tuple[str, Sequence[str], str
     observations = "\n".join(lines[-200:]) + "\n"
     yield "stream, 200 rows", (*program, "stream", str(run)), observations, 0
     yield "stream, bad first row", (*program, "stream", str(run)), "a word,2\n", 2
-    for fits in (1, 2):
-        code = FIT.replace("FITS", str(fits))
-        yield f"Classifier.fit, {fits} in a process", ("-c", code), "", 0
+    for model, options in (
+        ("", "epochs=4"),
+        (", closed form", "options={'model': 'closed-form'}"),
+    ):
+        for fits in (1, 2):
+            code = FIT.replace("FITS", str(fits)).replace("OPTIONS", options)
+            yield f"Classifier.fit{model}, {fits} in a process", ("-c", code), "", 0
 
 
 def measure(size: Size, journal: Journal) -> None:

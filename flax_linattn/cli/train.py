@@ -152,8 +152,7 @@ def choose_preset(task: type[TaskOptions], preset: str | None, others: Sequence[
     if preset is not None or task.default_preset is None:
         return preset
     chosen, _ = flags.parse_known(_Model(), others)
-    usual = task.presets[task.default_preset](task.Config.of()).flat()["model"]
-    return task.default_preset if chosen.model in (None, usual) else None
+    return task.usual_preset(chosen.model)
 
 
 def parse_training(

@@ -167,10 +167,9 @@ def make_config(
     """Makes the config of a run from the default preset, or from the run to continue."""
     previous = None if init_run is None else init_run.read_config(task)
     config: Any = task.Config.of()
-    if task.default_preset is not None:
-        preset: Any = task.presets[task.default_preset](config)
-        model = options.get("model", previous.flat()["model"] if previous else None)
-        config = preset if model in (None, preset.flat()["model"]) else config
+    preset = task.usual_preset(options.get("model", previous and previous.flat().get("model")))
+    if preset is not None:
+        config = task.presets[preset](config)
     if previous is not None:
         fit = dataclasses.replace(previous.fit, runs=1)
         config = dataclasses.replace(config, model=previous.model, fit=fit)

@@ -274,8 +274,8 @@ class TaskOptions:
         StreamOptions: Dataclass of the options of a stream.
         is_causal: Whether models need a causal (or a non-causal) mechanism; None accepts both.
         presets: Functions config -> config by name, such as published protocols.
-        default_preset: Preset of a command that names no preset and no other ``model``; None uses
-            the defaults of ``Config``.
+        default_preset: Preset of a command that names neither a preset nor a ``model``; None uses
+            the defaults of ``Config``. The preset of a model has its name.
     """
 
     name: ClassVar[str]
@@ -284,6 +284,13 @@ class TaskOptions:
     is_causal: ClassVar[bool | None] = None
     presets: ClassVar[Mapping[str, Callable[[Any], Any]]] = {}
     default_preset: ClassVar[str | None] = None
+
+    @classmethod
+    def usual_preset(cls, model: str | None) -> str | None:
+        """The preset of a run that names none: of its model, if the task has one of its name."""
+        if model is None or cls.default_preset is None:
+            return cls.default_preset
+        return model if model in cls.presets else None
 
 
 def mechanism_name(layers: Layers) -> str:

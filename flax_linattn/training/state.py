@@ -22,9 +22,14 @@ NO_BAD_STEP = -1
 
 
 def split_model(model: nnx.Module) -> tuple[nnx.GraphDef[Any], nnx.State, nnx.State]:
-    """Returns a model's structure, its parameters (``nnx.Param``) and its other variables."""
+    """Returns a model's structure, its parameters (``nnx.Param``) and its other variables.
+
+    A model may have no parameters if it has variables of other kinds that are not statistics or
+    random numbers, such as linear maps that are fitted in closed form.
+    """
     graphdef, params, *others = nnx.split(model, nnx.Param, ...)
-    if not jax.tree.leaves(params):
+    fitted = nnx.filter_state(others[0], nnx.Not(nnx.Any(nnx.RngState, nnx.BatchStat)))
+    if not jax.tree.leaves((params, fitted)):
         raise ValueError(
             f"expected a model with nnx.Param variables to train, got a {type(model).__name__} "
             "without any; pass the model itself, made with rngs."

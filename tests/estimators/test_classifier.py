@@ -123,7 +123,7 @@ def test_numbers_as_classes_missing_values_and_seeds():
     assert fits[0].score(X, y) > 0.8 and fits[0].predict(X).dtype == y.dtype
 
 
-@pytest.mark.parametrize("model", ["minirocket", "attention"])
+@pytest.mark.parametrize("model", ["minirocket", "attention", "closed-form"])
 def test_a_classifier_of_noise_warns(model, monkeypatch):
     monkeypatch.setattr("flax_linattn.training.checkpointer.write_checkpoint", None)  # no folder
     X, y = np.random.default_rng(0).normal(size=(40, 12, 1)), np.arange(40) % 2

@@ -160,6 +160,24 @@ def test_softmax_stream_beyond_its_cache(toy, tmp_path, capsys):
     assert "max_length must be at least 1" in fail(capsys, *args)
 
 
+def test_a_closed_form_has_no_attention(toy, tmp_path, capsys):
+    """It has no parameters to train, continues its run, and streams what it says in parallel."""
+    folder, files = tmp_path / "run", toy[:4]
+    out = succeed(
+        capsys, "train", "classify", *files, "--model", "closed-form", "--run", str(folder)
+    )
+    assert "mechanism" not in out
+    run = tasks.load_run(folder)
+    assert run.model.attention is None and run.config.name == "Toy_TRAIN-closed-form-0"
+    report = tasks.evaluate_run(folder)
+    assert report["num_test"] == 6 and report["stream_max_error"] < 1e-5
+    lines = succeed(capsys, "stream", str(folder), "--sequence", "0").splitlines()
+    assert lines[0].startswith("step,prediction,decision,p(down),p(up)")
+    again = ["--run", str(folder), "--resume"]
+    succeed(capsys, "train", "classify", *files, *again)
+    assert tasks.evaluate_run(folder)["test_loss"] == report["test_loss"]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "mechanism", ["aaren", pytest.param("forgetting_aaren", marks=pytest.mark.slow)]
@@ -193,6 +211,9 @@ class TestBadInput:
                 "--coordinator localhost:1234",
                 "(--coordinator, --num-processes, --process-id)\n",
             ),
+            ("--model closed-form", "has no effect on --model closed-form"),
+            ("--model closed-form --epochs 3", "set --epochs 1, or choose --model minirocket"),
+            ("--model attention --num-features 84", "num_features has no effect on --model att"),
             ("--preset tslib --buckets 2", "--pooling mean or --pooling last"),
             ("--mechanism linformer", "'linformer' does not support is_causal=True"),
             ("--latents 4 --pooling last", "latents need causal attention"),

@@ -15,6 +15,8 @@ from flax_linattn.tasks.files import make_file_name
 from flax_linattn.tasks.options import Config, ModelOptions, Options, TaskOptions, mechanism_name
 from flax_linattn.training.optimizer_options import OptimizerOptions
 
+CLOSED_FORM_OPTIONS = ("num_features", "num_prefixes")
+"""Options of the model that its linear maps depend on."""
 TIME_LIMIT = 120.0
 """Time limit of the default preset in seconds."""
 
@@ -69,10 +71,12 @@ class ClassifyModel(ModelOptions):
         layers: Transformer blocks of the backbone.
         model: "attention" (an attention classifier, trained by gradients) or "minirocket"
             (MiniRocket features with linear maps in closed form, to which the attention classifier
-            is added where it lowers the loss of held-out sequences).
-        num_features: Maximum number of MiniRocket features, for ``model="minirocket"``.
-        num_prefixes: Maximum number of prefix lengths with a linear map of their own, for
-            ``model="minirocket"``.
+            is added where it lowers the loss of held-out sequences) or "closed-form"
+            (those linear maps alone, fitted in seconds).
+        num_features: Maximum number of MiniRocket features, without effect on
+            ``model="attention"``.
+        num_prefixes: Maximum number of prefix lengths with a linear map of their own, without
+            effect on ``model="attention"``.
         pooling: Input of the classification head: "mean" (the mean over all steps), "last" (the
             last step) or "flatten" (all steps, with weights for each position).
         embedding: Convolution of the embedding: "causal" (over past steps; the model can stream) or
@@ -87,7 +91,7 @@ class ClassifyModel(ModelOptions):
     """
 
     layers: Layers = CLASSIFIER_LAYERS
-    model: Literal["attention", "minirocket"] = "attention"
+    model: Literal["attention", "minirocket", "closed-form"] = "attention"
     num_features: int = MINIROCKET_FEATURES
     num_prefixes: int = 10
     pooling: Literal["mean", "last", "flatten"] = "mean"
@@ -123,10 +127,10 @@ class ClassifyConfig(Config):
         check_integers(1, 2**16, latents=model.latents)
         check_integers(MINIROCKET_KERNELS, 10**5, num_features=model.num_features)
         check_integers(1, 1000, num_prefixes=model.num_prefixes)
-        for name in ("num_features", "num_prefixes"):
-            if model.model != "minirocket" and getattr(model, name) != getattr(type(model), name):
+        for name in CLOSED_FORM_OPTIONS:
+            if model.model == "attention" and getattr(model, name) != getattr(type(model), name):
                 raise OptionError(
-                    f"{name} has no effect on model='{model.model}'; remove it, or choose "
+                    f"{name} has no effect on model='attention'; remove it, or choose "
                     "model='minirocket'.",
                     name,
                     "model",
@@ -160,6 +164,26 @@ class ClassifyConfig(Config):
                 "runs",
             )
 
+    def check_closed_form(self) -> None:
+        """Raises OptionError for options of the attention and its training, which is not there."""
+        if (self.fit.epochs, self.fit.steps) != (1, 0):
+            raise OptionError(
+                "model='closed-form' is not trained by gradients and has one epoch; set epochs=1, "
+                "or choose model='minirocket'.",
+                "model",
+                "steps" if self.fit.steps else "epochs",
+            )
+        models = self.model, ClassifyModel()
+        own, usual = ({**vars(model), **vars(model.layers)} for model in models)
+        for name in sorted(own.keys() - {*CLOSED_FORM_OPTIONS, "model", "layers"}):
+            if own[name] != usual[name]:
+                raise OptionError(
+                    f"{name} has no effect on model='closed-form'; remove it, or choose "
+                    "model='minirocket'.",
+                    name,
+                    "model",
+                )
+
     @property
     def name(self) -> str:
         """A name for the run folder."""
@@ -167,7 +191,8 @@ class ClassifyConfig(Config):
         dataset = "japanese-vowels" if data.train_file is None else data.train_file.name
         selected = ["selected-on-test"] if data.select_on == "test" else []
         latents = [] if self.model.latents is None else [f"{self.model.latents}-latents"]
-        mechanism = mechanism_name(self.layers)
+        is_closed_form = self.model.model == "closed-form"
+        mechanism = "closed-form" if is_closed_form else mechanism_name(self.layers)
         parts = [dataset.split(".")[0], mechanism, *latents, *selected, self.seeds]
         return make_file_name(*parts)
 
@@ -185,6 +210,11 @@ def minirocket(config: ClassifyConfig) -> ClassifyConfig:
         time_limit=TIME_LIMIT,
         label_smoothing=0.1,
     )
+
+
+def closed_form(config: ClassifyConfig) -> ClassifyConfig:
+    """MiniRocket features and linear maps without attention, fitted in seconds."""
+    return config.replace(model="closed-form", epochs=1)
 
 
 def tslib(config: ClassifyConfig) -> ClassifyConfig:
@@ -213,8 +243,8 @@ class ClassifyStreamOptions:
 
     Attributes:
         sequence: Index, from 0, of a test sequence of the run to stream instead of the input.
-        threshold: Probability of the most likely class at which the stream decides, for
-            ``model="minirocket"``. Default: the threshold that held-out sequences chose.
+        threshold: Probability of the most likely class at which the stream decides, for runs with
+            linear maps. Default: the threshold that held-out sequences chose.
         max_length: Maximum number of observations of a sequence, for mechanisms with a cache.
             Default: the longest sequence in the data of the run.
     """
@@ -230,5 +260,9 @@ class ClassifyOptions(TaskOptions):
     name = "classify"
     Config = ClassifyConfig
     StreamOptions = ClassifyStreamOptions
-    presets: ClassVar[Mapping[str, Any]] = {"tslib": tslib, "minirocket": minirocket}
+    presets: ClassVar[Mapping[str, Any]] = {
+        "tslib": tslib,
+        "minirocket": minirocket,
+        "closed-form": closed_form,
+    }
     default_preset = "minirocket"

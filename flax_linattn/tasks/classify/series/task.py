@@ -72,7 +72,9 @@ class ClassifyTask(ClassifyOptions, LabelTask[ClassifyConfig, ClassifySpec]):
         return dict(zip(("train_file", "test_file"), files, strict=True))
 
     def check(self, config: ClassifyConfig, placement: training.Placement) -> None:
-        """Raises OptionError for models that depend on padding, which splitting in time adds."""
+        """Raises OptionError for options that the model or the devices do not support."""
+        if config.model.model == "closed-form":
+            config.check_closed_form()
         if placement.sequence_shards > 1 and config.model.sees_padding:
             raise OptionError(
                 "splitting sequences over devices pads them, which changes the results of a "
@@ -102,9 +104,11 @@ class ClassifyTask(ClassifyOptions, LabelTask[ClassifyConfig, ClassifySpec]):
 
         Attention is a ``models.SequenceClassifier``, or a ``models.PerceiverReader`` for latents.
         """
-        attention = self._attention(config, data_spec, placement)
-        if config.model.model == "attention":
-            return attention
+        kind, attention = config.model.model, None
+        if kind != "closed-form":
+            attention = self._attention(config, data_spec, placement)
+            if kind == "attention":
+                return attention
         return models.MiniRocketClassifier(
             len(data_spec.channels),
             len(data_spec.classes),
@@ -159,7 +163,7 @@ class ClassifyTask(ClassifyOptions, LabelTask[ClassifyConfig, ClassifySpec]):
 
     def is_calibrated(self, config: ClassifyConfig) -> bool:
         """Whether the model has a closed-form part."""
-        return config.model.model == "minirocket"
+        return config.model.model != "attention"
 
     def calibrate(self, run: Run, splits: training.Splits) -> str | None:
         """Fits the closed-form part, and the weight of the attention."""
@@ -191,8 +195,10 @@ class ClassifyTask(ClassifyOptions, LabelTask[ClassifyConfig, ClassifySpec]):
     def test(self, run: Run, batches: training.BatchSource) -> Report:
         """Reports metrics, metrics of each class, and the confusion matrix."""
         report = super().test(run, batches)
-        dataset, mechanism = run.data_spec.dataset, mechanism_name(run.config.layers)
-        values: dict[str, Any] = {"dataset": dataset, "mechanism": mechanism} | dict(report.values)
+        values: dict[str, Any] = {"dataset": run.data_spec.dataset}
+        if run.config.model.model != "closed-form":
+            values |= {"mechanism": mechanism_name(run.config.layers)}
+        values |= report.values
         if not run.model.streams:
             return dataclasses.replace(report, values=values)
         assert isinstance(batches, data.BucketBatches)
@@ -260,6 +266,8 @@ def _unlabeled(run: Run, dataset: data.TimeSeriesDataset) -> data.BucketBatches:
 
 def _attention_logits(model: Any, batch: dict[str, Array], dropout_key: Array | None) -> Array:
     attention = model.attention if isinstance(model, models.MiniRocketClassifier) else model
+    if attention is None:  # nothing is trained by gradients
+        return jnp.zeros((len(batch["labels"]), model.num_classes))
     return compute_logits(attention, batch, dropout_key)
 
 
