@@ -115,10 +115,10 @@ def test_options_of_layers_are_declared_once():
 TESTS = Path(__file__).parent
 
 BUDGETS = {
-    "lines of the package": 80_650,
+    "lines of the package": 80_660,
     "files of the package": 410,
     "files of fewer than 60 lines in the package": 53,
-    "lines of tasks": 19_100,
+    "lines of tasks": 19_110,
     "lines of data": 15_131,
     "lines of tests": 61_080,
     "methods of Task": 13,

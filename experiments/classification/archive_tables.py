@@ -27,7 +27,7 @@ from experiments.classification.archive_methods import (
     Size,
 )
 from experiments.classification.archive_sets import DATA_SETS, LARGE
-from experiments.classification.augmentation import MIN_FRACTION
+from experiments.classification.augmentation import MIN_FRACTION, NOISE_STD, SCALE_STD
 from experiments.classification.baseline_classifiers import MIN_LENGTH, NUM_PREFIXES, TEASER_KERNELS
 from experiments.intervals import interval, mean_text, text
 from experiments.measured import Rows
@@ -146,7 +146,7 @@ def early_table(rows: Rows) -> str:
 
 
 def augmentation_table(rows: Rows) -> str:
-    """Accuracy of the default and of its attention alone, with and without augmentation."""
+    """Accuracy of the default and of its attention, and its weight, by augmentation."""
     methods = (DEFAULT, *AUGMENTATIONS)
     kinds = ("test_accuracy", "attention_accuracy", "attention_weight")
     numbers = [collect_values(rows, kind, methods) for kind in kinds]
@@ -159,7 +159,7 @@ def augmentation_table(rows: Rows) -> str:
         return f"{percents}; {mean_text(weight, 2)}"
 
     lines = [[name, *(cell(method, name) for method in methods)] for name in AUGMENTED]
-    header = ["accuracy, %; of the attention alone, %; its weight", *methods]
+    header = ["accuracy, %; accuracy of the attention alone, %; weight of the attention", *methods]
     return markdown(header, lines)
 
 
@@ -234,9 +234,11 @@ def table(rows: Rows, size: Size) -> str:
                 "the same mean accuracy over seeds 0 to 2; the table has all five seeds of the "
                 "former.",
                 augmentation_table(rows),
-                "Augmentation of the series that train the attention, another one at each step: crops to "
-                f"{100 * MIN_FRACTION:.0f} to 100 %, other speeds along time, another scale of "
-                "each channel and noise, or mixup. The closed form has the series as they are.",
+                "The attention trains on augmented series, with a new random augmentation at each "
+                f"step. *Distorted series*: a crop to {100 * MIN_FRACTION:.0f} to 100 % of the "
+                "length, a warped time axis, a factor for each channel (standard deviation "
+                f"{SCALE_STD}) and noise ({NOISE_STD}). *Mixup*: weighted means of two series. The "
+                "linear maps are fitted on the original series.",
                 early_table(rows),
                 "Linear maps are interpolated between two prefix lengths if all training series "
                 "have one length. Otherwise the map of the longer one is used, and the accuracy "

@@ -11,44 +11,46 @@ from numpy.typing import NDArray
 from flax_linattn import data
 
 Batch = dict[str, NDArray[Any]]
-Change = Callable[[Batch, np.random.Generator], Batch]
+Augment = Callable[[Batch, np.random.Generator], Batch]
 
 MIN_FRACTION = 0.75
 """Smallest fraction of a series that a crop keeps."""
-STRETCH = 1.25
+MAX_STRETCH = 1.25
 """Largest factor by which a series becomes longer or shorter."""
 NUM_SPEEDS = 4
 SPEED_STD = 0.3
-"""Number of stretches of a series with a speed of their own, and the deviation of its logarithm."""
+"""Number of segments of a series with their own speeds, and standard deviation of the logarithm of
+a speed."""
 SCALE_STD, NOISE_STD = 0.1, 0.05
-"""Deviations of a channel's factor around 1, and of the noise, for standardized series."""
+"""Standard deviations of the factor of a channel, whose mean is 1, and of the noise; series are
+standardized."""
 MIXUP_ALPHA = 0.2
 """Parameter of the beta distribution of the weights, as for ImageNet in Zhang et al., 2018."""
 
 
-class ChangedBatches(data.BucketBatches):
-    """Batches that are changed at each step, in another way each time.
+class AugmentedBatches(data.BucketBatches):
+    """Batches with a new random augmentation at each step.
 
-    The attribute ``arrays`` has the unchanged series, for models that are fitted in closed form.
+    ``arrays`` holds the original series, on which the linear maps are fitted.
     """
 
-    def __init__(self, batches: data.BucketBatches, change: Change, seed: int) -> None:
+    def __init__(self, batches: data.BucketBatches, augment: Augment, seed: int) -> None:
         vars(self).update(vars(batches))
-        self._change, self._seed = change, seed
+        self._augment, self._seed = augment, seed
 
     def batch(self, step: int, rows: slice = slice(None)) -> Batch:
         rng = np.random.default_rng((self._seed, step))
-        return self._change(dict(super().batch(step, rows)), rng)
+        return self._augment(dict(super().batch(step, rows)), rng)
 
 
-def distort(batch: Batch, rng: np.random.Generator) -> Batch:
-    """Crops each series, changes its speed along time and the scale of its channels, adds noise."""
+def crop_warp_scale(batch: Batch, rng: np.random.Generator) -> Batch:
+    """Augments each series by a random crop, time warping, channel scaling and Gaussian noise."""
     values, mask = np.zeros_like(batch["values"]), np.zeros_like(batch["mask"])
-    longest = mask.shape[1]
+    max_length = mask.shape[1]
     for row, (series, real) in enumerate(zip(batch["values"], batch["mask"], strict=True)):
         series = series[: int(real.sum())]
         if len(series) > 1:
-            series = warp(crop(series, rng), longest, rng)
+            series = warp(crop(series, rng), max_length, rng)
         shape = series.shape
         series = series * (1 + SCALE_STD * rng.normal(size=(1, shape[1])))
         series = series + NOISE_STD * rng.normal(size=shape)
@@ -57,29 +59,30 @@ def distort(batch: Batch, rng: np.random.Generator) -> Batch:
 
 
 def crop(series: NDArray[Any], rng: np.random.Generator) -> NDArray[Any]:
-    """A part [N', channels] of a series [N, channels], of at least two observations."""
+    """Returns a random crop [N', channels] of a series [N, channels], with N' >= 2."""
     length = max(2, round(len(series) * rng.uniform(MIN_FRACTION, 1)))
     start = rng.integers(len(series) - length + 1)
     return series[start : start + length]
 
 
-def warp(series: NDArray[Any], longest: int, rng: np.random.Generator) -> NDArray[Any]:
-    """A series of another length and with other speeds along time, interpolated linearly."""
-    stretch = np.exp(rng.uniform(-1, 1) * np.log(STRETCH))
-    length = int(np.clip(round(len(series) * stretch), 2, longest))
-    places = np.cumsum(np.exp(SPEED_STD * rng.normal(size=NUM_SPEEDS)))
-    places = np.concatenate([[0.0], places / places[-1]])
+def warp(series: NDArray[Any], max_length: int, rng: np.random.Generator) -> NDArray[Any]:
+    """Returns the series with a random length and a warped time axis, by linear interpolation."""
+    stretch = np.exp(rng.uniform(-1, 1) * np.log(MAX_STRETCH))
+    length = int(np.clip(round(len(series) * stretch), 2, max_length))
+    positions = np.cumsum(np.exp(SPEED_STD * rng.normal(size=NUM_SPEEDS)))
+    positions = np.concatenate([[0.0], positions / positions[-1]])
     even = np.linspace(0, 1, NUM_SPEEDS + 1)
-    times = np.interp(np.linspace(0, 1, length), even, places) * (len(series) - 1)
+    times = np.interp(np.linspace(0, 1, length), even, positions) * (len(series) - 1)
     observed = np.arange(len(series))
     return np.stack([np.interp(times, observed, channel) for channel in series.T], axis=1)
 
 
-def mix(batch: Batch, rng: np.random.Generator) -> Batch:
+def mixup(batch: Batch, rng: np.random.Generator) -> Batch:
     """Mixup (Zhang et al., "mixup: Beyond Empirical Risk Minimization", ICLR 2018).
 
-    A series is the weighted mean of two. The loss of a mean is the weighted mean of the losses by
-    both labels, so it stands twice in the batch, with these weights.
+    A mixed series is r a + (1 - r) b for two series a and b. Its loss is r times the loss with the
+    label of a, plus 1 - r times the loss with the label of b. The batch therefore contains each
+    mixed series twice, with both labels and these weights.
     """
     size = len(batch["labels"])
     other = rng.permutation(size)

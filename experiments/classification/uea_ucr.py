@@ -64,9 +64,9 @@ AHEAD = Rule(
     STATED,
 )
 WORTH_AN_OPTION = Rule(
-    "Augmentation is worth an option if the mean difference of test accuracies from the default is "
-    "above one standard error of that mean: one mean over seeds per data set, each data set a "
-    "cluster.",
+    "An augmentation is worth a command-line option if its mean gain in test accuracy over the "
+    "default is above one standard error of that mean: one mean over seeds per data set, each data "
+    "set a cluster.",
     "2026-11-30T01:10:00+00:00",
 )
 VERSIONS = ("jax", "flax", "numpy", "aeon", "torch", "tslearn")
@@ -276,12 +276,13 @@ def judge_against_ridge(method: str) -> Judge:
 
 
 def judge_augmentation(method: str) -> Judge:
-    """The verdict on an augmentation, against the default without it."""
+    """The verdict on an augmentation, compared with the default without augmentation."""
 
     def judge(rows: Rows) -> Verdict:
         numbers = collect_values(rows, "test_accuracy", (method, DEFAULT))
         percents = [100 * value for value in differences(numbers, method, DEFAULT).values()]
-        over = f"{text(interval(percents), 2)} points, 95 % interval over {len(percents)} data sets"
+        over = f"{text(interval(percents), 2)} points over the default, 95 % interval over "
+        over += f"{len(percents)} data sets"
         if len(percents) < len(AUGMENTED):
             return Verdict(Word(OPEN, WORTH_AN_OPTION), over)
         better = statistics.mean(percents) > standard_error(percents)
@@ -298,7 +299,11 @@ STATEMENTS = tuple(
         ("ahead of the ridge on each data set", judge_against_ridge),
     )
 ) + tuple(
-    Statement("ours", f"{name.removeprefix('ours, ')}: worth an option", judge_augmentation(name))
+    Statement(
+        "ours",
+        f"{name.removeprefix('ours, ')}: worth a command-line option",
+        judge_augmentation(name),
+    )
     for name in AUGMENTATIONS
 )
 

@@ -29,10 +29,10 @@ class Classifier(Estimator):
     Model and training are the same as in ``flax-linattn train classify``: linear maps in closed
     form on MiniRocket features, and an attention classifier, which is added where it lowers the
     loss of a held-out, stratified fraction of the data. ``options={"model": "attention"}`` trains
-    the attention classifier alone, ``{"model": "closed-form"}`` fits the linear maps alone, in
-    seconds. Channels are standardized by the training data, and missing
-    values (NaN) interpolated over time. A warning says if the classifier is no better on held-out
-    data than the most frequent class.
+    only the attention classifier, ``options={"model": "closed-form"}`` fits only MiniRocket
+    features and linear maps. Channels are standardized by the training data, and missing values
+    (NaN) interpolated over time. A warning says if the classifier is no better on held-out data
+    than the most frequent class.
 
     X is an array [N, T, C], an array or data frame [N, T] of one channel, a list of [T_i, C] of
     unequal lengths, or a data frame of rows [C] whose MultiIndex holds the sequence and, last, the

@@ -274,8 +274,9 @@ class TaskOptions:
         StreamOptions: Dataclass of the options of a stream.
         is_causal: Whether models need a causal (or a non-causal) mechanism; None accepts both.
         presets: Functions config -> config by name, such as published protocols.
-        default_preset: Preset of a command that names neither a preset nor a ``model``; None uses
-            the defaults of ``Config``. The preset of a model has its name.
+        default_preset: Preset of a command that passes neither a preset nor a ``model``; None uses
+            the defaults of ``Config``. A command that passes only a ``model`` uses the preset with
+            the model's name, if there is one.
     """
 
     name: ClassVar[str]
@@ -287,7 +288,7 @@ class TaskOptions:
 
     @classmethod
     def usual_preset(cls, model: str | None) -> str | None:
-        """The preset of a run that names none: of its model, if the task has one of its name."""
+        """Returns the preset of a run that names none: that of its model, or the default."""
         if model is None or cls.default_preset is None:
             return cls.default_preset
         return model if model in cls.presets else None

@@ -144,6 +144,7 @@ class ProgressDisplay:
         if is_best:
             parts.append("best")
         print("  ".join(parts), file=sys.stderr)
+        # A single epoch is always the best.
         is_last = line["step"] == self._total_steps and self._epochs != 1
         if is_best and is_last:
             last, unit = ("validation", "steps") if self._epochs is None else ("epoch", "epochs")

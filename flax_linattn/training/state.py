@@ -24,8 +24,8 @@ NO_BAD_STEP = -1
 def split_model(model: nnx.Module) -> tuple[nnx.GraphDef[Any], nnx.State, nnx.State]:
     """Returns a model's structure, its parameters (``nnx.Param``) and its other variables.
 
-    A model may have no parameters if it has variables of other kinds that are not statistics or
-    random numbers, such as linear maps that are fitted in closed form.
+    A model without ``nnx.Param`` is accepted if it has variables other than ``nnx.BatchStat`` and
+    ``nnx.RngState``, such as linear maps that are fitted in closed form.
     """
     graphdef, params, *others = nnx.split(model, nnx.Param, ...)
     fitted = nnx.filter_state(others[0], nnx.Not(nnx.Any(nnx.RngState, nnx.BatchStat)))

@@ -128,14 +128,14 @@ def test_an_augmentation_is_judged_on_all_of_its_data_sets(gains, word):
     )
 
 
-@pytest.mark.parametrize("change", [augmentation.distort, augmentation.mix])
-def test_series_are_augmented_anew_at_each_step(change):
+@pytest.mark.parametrize("augment", [augmentation.crop_warp_scale, augmentation.mixup])
+def test_augmentation_differs_at_each_step(augment):
     lengths = np.array([1, 2, 9, 12])
     mask = np.arange(12) < lengths[:, None]
     values = np.random.default_rng(0).normal(size=(4, 12, 3)).astype(np.float32)
     arrays = {"values": values * mask[..., None], "mask": mask, "labels": np.arange(4)}
     plain = BucketBatches(arrays, 4, lengths=(12,), seed=0)
-    batches = augmentation.ChangedBatches(plain, change, seed=1)
+    batches = augmentation.AugmentedBatches(plain, augment, seed=1)
     first, again, second = (batches.batch(step) for step in (0, 0, 1))
     for name, array in first.items():
         np.testing.assert_array_equal(array, again[name])

@@ -161,7 +161,7 @@ def test_softmax_stream_beyond_its_cache(toy, tmp_path, capsys):
 
 
 def test_a_closed_form_has_no_attention(toy, tmp_path, capsys):
-    """It has no parameters to train, continues its run, and streams what it says in parallel."""
+    """It trains no parameters, resumes its run, and streams the outputs of the parallel model."""
     folder, files = tmp_path / "run", toy[:4]
     out = succeed(
         capsys, "train", "classify", *files, "--model", "closed-form", "--run", str(folder)
@@ -212,7 +212,10 @@ class TestBadInput:
                 "(--coordinator, --num-processes, --process-id)\n",
             ),
             ("--model closed-form", "has no effect on --model closed-form"),
-            ("--model closed-form --epochs 3", "set --epochs 1, or choose --model minirocket"),
+            (
+                "--model closed-form --epochs 3",
+                "one epoch, got --epochs 3; remove that option, or choose",
+            ),
             ("--model attention --num-features 84", "num_features has no effect on --model att"),
             ("--preset tslib --buckets 2", "--pooling mean or --pooling last"),
             ("--mechanism linformer", "'linformer' does not support is_causal=True"),

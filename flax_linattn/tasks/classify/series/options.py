@@ -16,7 +16,7 @@ from flax_linattn.tasks.options import Config, ModelOptions, Options, TaskOption
 from flax_linattn.training.optimizer_options import OptimizerOptions
 
 CLOSED_FORM_OPTIONS = ("num_features", "num_prefixes")
-"""Options of the model that its linear maps depend on."""
+"""Options of the MiniRocket features and linear maps."""
 TIME_LIMIT = 120.0
 """Time limit of the default preset in seconds."""
 
@@ -69,14 +69,14 @@ class ClassifyModel(ModelOptions):
 
     Attributes:
         layers: Transformer blocks of the backbone.
-        model: "attention" (an attention classifier, trained by gradients) or "minirocket"
-            (MiniRocket features with linear maps in closed form, to which the attention classifier
-            is added where it lowers the loss of held-out sequences) or "closed-form"
-            (those linear maps alone, fitted in seconds).
-        num_features: Maximum number of MiniRocket features, without effect on
-            ``model="attention"``.
-        num_prefixes: Maximum number of prefix lengths with a linear map of their own, without
-            effect on ``model="attention"``.
+        model: "attention" (an attention classifier, trained by gradients), "minirocket" (MiniRocket
+            features with linear maps in closed form, to which the attention classifier is added
+            where it lowers the loss of held-out sequences) or "closed-form" (MiniRocket features
+            and linear maps, without attention).
+        num_features: Maximum number of MiniRocket features, for ``model="minirocket"`` and
+            ``model="closed-form"``.
+        num_prefixes: Maximum number of prefix lengths with a linear map of their own, for the same
+            models.
         pooling: Input of the classification head: "mean" (the mean over all steps), "last" (the
             last step) or "flatten" (all steps, with weights for each position).
         embedding: Convolution of the embedding: "causal" (over past steps; the model can stream) or
@@ -131,7 +131,7 @@ class ClassifyConfig(Config):
             if model.model == "attention" and getattr(model, name) != getattr(type(model), name):
                 raise OptionError(
                     f"{name} has no effect on model='attention'; remove it, or choose "
-                    "model='minirocket'.",
+                    "model='minirocket' or model='closed-form'.",
                     name,
                     "model",
                 )
@@ -165,13 +165,15 @@ class ClassifyConfig(Config):
             )
 
     def check_closed_form(self) -> None:
-        """Raises OptionError for options of the attention and its training, which is not there."""
-        if (self.fit.epochs, self.fit.steps) != (1, 0):
+        """Raises OptionError for options of the attention, and more than one epoch."""
+        fit = self.fit
+        if (fit.epochs, fit.steps) != (1, 0):
+            given = f"steps={fit.steps}" if fit.steps else f"epochs={fit.epochs}"
             raise OptionError(
-                "model='closed-form' is not trained by gradients and has one epoch; set epochs=1, "
-                "or choose model='minirocket'.",
+                f"model='closed-form' is not trained by gradients and has one epoch, got {given}; "
+                "remove that option, or choose model='minirocket'.",
                 "model",
-                "steps" if self.fit.steps else "epochs",
+                given.partition("=")[0],
             )
         models = self.model, ClassifyModel()
         own, usual = ({**vars(model), **vars(model.layers)} for model in models)
@@ -213,7 +215,7 @@ def minirocket(config: ClassifyConfig) -> ClassifyConfig:
 
 
 def closed_form(config: ClassifyConfig) -> ClassifyConfig:
-    """MiniRocket features and linear maps without attention, fitted in seconds."""
+    """MiniRocket features and linear maps in closed form, without attention."""
     return config.replace(model="closed-form", epochs=1)
 
 
@@ -243,8 +245,8 @@ class ClassifyStreamOptions:
 
     Attributes:
         sequence: Index, from 0, of a test sequence of the run to stream instead of the input.
-        threshold: Probability of the most likely class at which the stream decides, for runs with
-            linear maps. Default: the threshold that held-out sequences chose.
+        threshold: Probability of the most likely class at which the stream decides, except for
+            ``model="attention"``. Default: the threshold that held-out sequences chose.
         max_length: Maximum number of observations of a sequence, for mechanisms with a cache.
             Default: the longest sequence in the data of the run.
     """

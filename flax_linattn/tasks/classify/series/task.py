@@ -100,7 +100,7 @@ class ClassifyTask(ClassifyOptions, LabelTask[ClassifyConfig, ClassifySpec]):
         data_spec: ClassifySpec,
         placement: training.Placement = training.ONE_DEVICE,
     ) -> Classifier:
-        """Makes the attention classifier, and adds MiniRocket features if the options say so.
+        """Makes the model: attention, MiniRocket features with linear maps, or both.
 
         Attention is a ``models.SequenceClassifier``, or a ``models.PerceiverReader`` for latents.
         """
@@ -266,7 +266,7 @@ def _unlabeled(run: Run, dataset: data.TimeSeriesDataset) -> data.BucketBatches:
 
 def _attention_logits(model: Any, batch: dict[str, Array], dropout_key: Array | None) -> Array:
     attention = model.attention if isinstance(model, models.MiniRocketClassifier) else model
-    if attention is None:  # nothing is trained by gradients
+    if attention is None:  # fitted after training, which only needs a finite loss
         return jnp.zeros((len(batch["labels"]), model.num_classes))
     return compute_logits(attention, batch, dropout_key)
 
