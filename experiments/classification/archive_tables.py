@@ -235,10 +235,10 @@ def table(rows: Rows, size: Size) -> str:
                 "former.",
                 augmentation_table(rows),
                 "The attention trains on augmented series, with a new random augmentation at each "
-                f"step. *Distorted series*: a crop to {100 * MIN_FRACTION:.0f} to 100 % of the "
-                "length, a warped time axis, a factor for each channel (standard deviation "
-                f"{SCALE_STD}) and noise ({NOISE_STD}). *Mixup*: weighted means of two series. The "
-                "linear maps are fitted on the original series.",
+                f"step. *Distorted series*: a crop of {100 * MIN_FRACTION:.0f} to 100 %, warped "
+                "along time to the length of the series, a factor for each channel (standard "
+                f"deviation {SCALE_STD}) and noise ({NOISE_STD}). *Mixup*: weighted means of two "
+                "series. The linear maps are fitted on the original series.",
                 early_table(rows),
                 "Linear maps are interpolated between two prefix lengths if all training series "
                 "have one length. Otherwise the map of the longer one is used, and the accuracy "

@@ -15,8 +15,6 @@ Augment = Callable[[Batch, np.random.Generator], Batch]
 
 MIN_FRACTION = 0.75
 """Smallest fraction of a series that a crop keeps."""
-MAX_STRETCH = 1.25
-"""Largest factor by which a series becomes longer or shorter."""
 NUM_SPEEDS = 4
 SPEED_STD = 0.3
 """Number of segments of a series with their own speeds, and standard deviation of the logarithm of
@@ -45,17 +43,16 @@ class AugmentedBatches(data.BucketBatches):
 
 def crop_warp_scale(batch: Batch, rng: np.random.Generator) -> Batch:
     """Augments each series by a random crop, time warping, channel scaling and Gaussian noise."""
-    values, mask = np.zeros_like(batch["values"]), np.zeros_like(batch["mask"])
-    max_length = mask.shape[1]
+    values = np.zeros_like(batch["values"])
     for row, (series, real) in enumerate(zip(batch["values"], batch["mask"], strict=True)):
         series = series[: int(real.sum())]
         if len(series) > 1:
-            series = warp(crop(series, rng), max_length, rng)
+            series = warp(crop(series, rng), len(series), rng)
         shape = series.shape
         series = series * (1 + SCALE_STD * rng.normal(size=(1, shape[1])))
         series = series + NOISE_STD * rng.normal(size=shape)
-        values[row, : len(series)], mask[row, : len(series)] = series, True
-    return {**batch, "values": values, "mask": mask}
+        values[row, : len(series)] = series
+    return {**batch, "values": values}
 
 
 def crop(series: NDArray[Any], rng: np.random.Generator) -> NDArray[Any]:
@@ -65,10 +62,8 @@ def crop(series: NDArray[Any], rng: np.random.Generator) -> NDArray[Any]:
     return series[start : start + length]
 
 
-def warp(series: NDArray[Any], max_length: int, rng: np.random.Generator) -> NDArray[Any]:
-    """Returns the series with a random length and a warped time axis, by linear interpolation."""
-    stretch = np.exp(rng.uniform(-1, 1) * np.log(MAX_STRETCH))
-    length = int(np.clip(round(len(series) * stretch), 2, max_length))
+def warp(series: NDArray[Any], length: int, rng: np.random.Generator) -> NDArray[Any]:
+    """Returns the series with a length and a warped time axis, by linear interpolation."""
     positions = np.cumsum(np.exp(SPEED_STD * rng.normal(size=NUM_SPEEDS)))
     positions = np.concatenate([[0.0], positions / positions[-1]])
     even = np.linspace(0, 1, NUM_SPEEDS + 1)
@@ -85,13 +80,13 @@ def mixup(batch: Batch, rng: np.random.Generator) -> Batch:
     mixed series twice, with both labels and these weights.
     """
     size = len(batch["labels"])
-    other = rng.permutation(size)
+    other, real = np.arange(size), np.flatnonzero(batch["weight"])
+    other[real] = rng.permutation(real)  # rows of padding stay alone, without weight
     ratio = rng.beta(MIXUP_ALPHA, MIXUP_ALPHA, size).astype(np.float32)
     first = ratio[:, None, None]
     values = first * batch["values"] + (1 - first) * batch["values"][other]
     mixed = {"values": values, "mask": batch["mask"] | batch["mask"][other]}
-    whole = batch["weight"] * batch["weight"][other]
-    weight = np.concatenate([whole * ratio, whole * (1 - ratio)])
+    weight = np.concatenate([batch["weight"] * ratio, batch["weight"] * (1 - ratio)])
     labels = np.concatenate([batch["labels"], batch["labels"][other]])
     others = {
         name: np.concatenate([array, array[other]])
