@@ -118,9 +118,9 @@ BUDGETS = {
     "lines of the package": 80_660,
     "files of the package": 410,
     "files of fewer than 60 lines in the package": 53,
-    "lines of tasks": 19_110,
+    "lines of tasks": 19_111,
     "lines of data": 15_131,
-    "lines of tests": 61_080,
+    "lines of tests": 61_140,
     "methods of Task": 13,
 }
 """What may stand in the tree. Whoever needs more raises a number here and says in the commit why;

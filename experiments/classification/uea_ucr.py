@@ -69,9 +69,9 @@ MIN_GAIN = 0.5
 WORTH_AN_OPTION = Rule(
     "An augmentation is worth a command-line option if the 95 % confidence interval of its mean "
     f"gain in test accuracy over the default lies above {MIN_GAIN} points, and not if it lies "
-    "below: paired by seed, one mean per data set, by Student's t over data sets. A trial had shown "
-    "three data sets, with a mixup that lost series at the end of an epoch and crops that stayed "
-    "short.",
+    "below: paired by seed, one mean per data set, by Student's t over data sets. A trial had "
+    "shown three data sets, with a mixup that lost series at the end of an epoch and crops that "
+    "stayed short.",
     "2026-11-30T02:11:00+00:00",
 )
 VERSIONS = ("jax", "flax", "numpy", "aeon", "torch", "tslearn")

@@ -149,7 +149,7 @@ def train_command(args: Sequence[str]) -> Callable[[], None]:
 
 def choose_preset(task: type[TaskOptions], preset: str | None, others: Sequence[str]) -> str | None:
     """The preset of a new run: ``--preset``, or the one that belongs to ``--model``."""
-    if preset is not None or task.default_preset is None:
+    if preset is not None:
         return preset
     chosen, _ = flags.parse_known(_Model(), others)
     return task.usual_preset(chosen.model)

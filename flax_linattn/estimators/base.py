@@ -167,7 +167,8 @@ def make_config(
     """Makes the config of a run from the default preset, or from the run to continue."""
     previous = None if init_run is None else init_run.read_config(task)
     config: Any = task.Config.of()
-    preset = task.usual_preset(options.get("model", previous and previous.flat().get("model")))
+    model = None if previous is None else previous.flat().get("model")
+    preset = task.usual_preset(options.get("model", model))
     if preset is not None:
         config = task.presets[preset](config)
     if previous is not None:

@@ -70,8 +70,7 @@ class Stream:
         check_model(model)
         self._model, self._dtype = model, dtype
         self._batch_size, self.max_length = batch_size, max_length
-        # In one program: an array of zeros is a program of its own, and takes 10 ms to compile.
-        self._state: State = jax.jit(self.initial_state, static_argnums=0)(batch_size)
+        self._state: State = self.initial_state(batch_size)
         self._capacity = Capacity(model, self._state)
         self.num_steps = 0
         self.num_compilations = 0

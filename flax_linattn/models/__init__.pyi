@@ -1,3 +1,4 @@
+from flax_linattn.fitted_variable import FittedVariable
 from flax_linattn.models.backbone import Backbone, BackboneState
 from flax_linattn.models.channel_mixing import ChannelMixing
 from flax_linattn.models.classifier import ClassifierState, SequenceClassifier
@@ -13,7 +14,6 @@ from flax_linattn.models.embedding import (
 from flax_linattn.models.encoder_decoder import EncoderDecoder, HorizonState
 from flax_linattn.models.event_embedding import EventColumns, EventEmbedding
 from flax_linattn.models.event_forecaster import EventForecaster, NextEvent
-from flax_linattn.models.fitted_variable import FittedVariable
 from flax_linattn.models.forecaster import Forecaster, ForecasterState
 from flax_linattn.models.head import Head
 from flax_linattn.models.image_classifier import ImageClassifier, vit_layers

@@ -16,7 +16,7 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 
 from flax_linattn.checks import check_array, check_integers
-from flax_linattn.models.fitted_variable import FittedVariable
+from flax_linattn.fitted_variable import FittedVariable
 from flax_linattn.models.sequence_model import SequenceModel
 from flax_linattn.models.sizes import MINIROCKET_KERNELS
 from flax_linattn.nn.call import Call

@@ -15,9 +15,9 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 
 from flax_linattn.checks import OptionError, check_integers
+from flax_linattn.fitted_variable import FittedVariable
 from flax_linattn.models.classifier import SequenceClassifier
 from flax_linattn.models.closed_form import RidgeFit, fit_ridge, fit_weights
-from flax_linattn.models.fitted_variable import FittedVariable
 from flax_linattn.models.minirocket import (
     KERNEL_SIZE,
     MiniRocketFeatures,

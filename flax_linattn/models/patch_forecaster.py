@@ -15,10 +15,10 @@ from jax.typing import DTypeLike
 from jaxtyping import Float, Int
 
 from flax_linattn.checks import OptionError, check_choice, check_integers
+from flax_linattn.fitted_variable import FittedVariable
 from flax_linattn.models.backbone import Backbone, BackboneState
 from flax_linattn.models.channel_mixing import ChannelMixing
 from flax_linattn.models.embedding import ObservationEmbedding
-from flax_linattn.models.fitted_variable import FittedVariable
 from flax_linattn.models.forecaster import SeriesHead, check_targets
 from flax_linattn.models.head import split_options
 from flax_linattn.models.known_future import KnownFuture

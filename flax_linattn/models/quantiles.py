@@ -13,7 +13,7 @@ from jax.scipy.special import ndtri
 from jaxtyping import Float
 
 from flax_linattn.checks import OptionError
-from flax_linattn.models.fitted_variable import FittedVariable
+from flax_linattn.fitted_variable import FittedVariable
 from flax_linattn.nn.linear import linear
 from flax_linattn.typing import Array
 

@@ -289,9 +289,7 @@ class TaskOptions:
     @classmethod
     def usual_preset(cls, model: str | None) -> str | None:
         """Returns the preset of a run that names none: that of its model, or the default."""
-        if model is None or cls.default_preset is None:
-            return cls.default_preset
-        return model if model in cls.presets else None
+        return cls.default_preset if model is None else model if model in cls.presets else None
 
 
 def mechanism_name(layers: Layers) -> str:

@@ -6,6 +6,7 @@ import dataclasses
 import math
 import sys
 import tempfile
+import time
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -160,6 +161,12 @@ def _train(
 
     with session.holding():
         on_main(begin)
+        if not is_tested and not nnx.state(first, nnx.Param):
+            raise OptionError(
+                "the model has no parameters to train, and therefore no validation by which trials "
+                "can be compared; choose another model.",
+                "model",
+            )
         objective = task.objective(config, data_spec, len(splits[0].train))
         result = training.fit(
             [run.model for run in runs] if len(runs) > 1 else first,
@@ -171,15 +178,17 @@ def _train(
         )
         results = zip(runs, result.runs, strict=True)
         runs = [run for run, trained in results if trained.best_step is not None]
+        begin_calibration = time.perf_counter()
         for run in runs:
             calibration = calibrate(run_dir, run, splits[0])
             if calibration is not None and session.progress and is_main():
                 prefix = "" if run.seed_index is None else f"run {run.seed_index}: "
                 print(f"note: {prefix}{calibration}", file=sys.stderr)
+        seconds = time.perf_counter() - begin_calibration
         if test_batches is None or not is_tested:
             return Report({"best_values": [run.best_value for run in result.runs]})
         tested = report_on(run_dir, runs, test_batches)
-        seconds = sum(line["seconds"] for line in result.history)
+        seconds += sum(line["seconds"] for line in result.history)
         values = {
             **tested.all_values,
             **_length(result, config),

@@ -144,9 +144,7 @@ class ProgressDisplay:
         if is_best:
             parts.append("best")
         print("  ".join(parts), file=sys.stderr)
-        # A single epoch is always the best.
-        is_last = line["step"] == self._total_steps and self._epochs != 1
-        if is_best and is_last:
+        if is_best and line["step"] == self._total_steps:
             last, unit = ("validation", "steps") if self._epochs is None else ("epoch", "epochs")
             print(
                 f"note: the last {last} was the best; more {unit} may improve it", file=sys.stderr

@@ -12,6 +12,7 @@ import numpy as np
 import optax
 from flax import nnx
 
+from flax_linattn.fitted_variable import FittedVariable
 from flax_linattn.training.metrics import Metrics, zero_metrics
 
 GROWTH_STEPS = 2000
@@ -24,12 +25,10 @@ NO_BAD_STEP = -1
 def split_model(model: nnx.Module) -> tuple[nnx.GraphDef[Any], nnx.State, nnx.State]:
     """Returns a model's structure, its parameters (``nnx.Param``) and its other variables.
 
-    A model without ``nnx.Param`` is accepted if it has variables other than ``nnx.BatchStat`` and
-    ``nnx.RngState``, such as linear maps that are fitted in closed form.
+    A model without parameters is accepted if it has a ``FittedVariable``: it is fitted afterwards.
     """
     graphdef, params, *others = nnx.split(model, nnx.Param, ...)
-    fitted = nnx.filter_state(others[0], nnx.Not(nnx.Any(nnx.RngState, nnx.BatchStat)))
-    if not jax.tree.leaves((params, fitted)):
+    if not jax.tree.leaves((params, nnx.filter_state(others[0], FittedVariable))):
         raise ValueError(
             f"expected a model with nnx.Param variables to train, got a {type(model).__name__} "
             "without any; pass the model itself, made with rngs."

@@ -174,7 +174,7 @@ class Trainer:
         self.timer = Timer(self.history)
         self.is_compiled = False
         self.display = ProgressDisplay(
-            is_main() and self.session.progress,
+            is_main() and size > 0 and self.session.progress,
             self.config.epochs,
             self.config.total_steps(len(self.loader)),
             self.step,

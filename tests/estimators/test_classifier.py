@@ -48,6 +48,15 @@ def test_speakers_are_told_apart(fitted):
     assert fitted.score(X, y) == np.mean(fitted.predict(X) == y) > 0.8
 
 
+def test_the_closed_form_has_the_linear_maps_of_the_default(fitted):
+    X, y = vowels(0, 3, 30)
+    closed = Classifier(random_state=0, options={"model": "closed-form"}).fit(X, y).run_.model
+    assert closed.attention is None and (closed.weights[:, 1] == 0).all()
+    for name in ("kernel", "bias", "whole_kernel", "held_out_accuracy"):
+        default = getattr(fitted.run_.model, name)
+        assert_same_bits(getattr(closed, name)[...], default[...])
+
+
 def test_sequences_do_not_depend_on_those_beside_them(fitted):
     X, _ = vowels(1, 3, 4)
     together = fitted.predict_proba(X)

@@ -112,3 +112,9 @@ def test_values_of_another_type_are_refused() -> None:
         _check_search({"features": ("wide",)}, config())
     with pytest.raises(OptionError, match="expected values of features, got"):
         _check_search({"features": ()}, config())
+
+
+def test_models_in_closed_form_have_no_validation(tmp_path: Path) -> None:
+    options = tasks.get_task("classify").Config.of(model="closed-form", epochs=1)
+    with pytest.raises(ValueError, match="no validation by which trials can be compared"):
+        tune("classify", options, {"num_features": (84, 168)}, tmp_path, num_trials=1)

@@ -9,6 +9,7 @@ import pytest
 from flax import nnx
 
 from flax_linattn.checks import OptionError
+from flax_linattn.fitted_variable import FittedVariable
 from flax_linattn.training import (
     FitConfig,
     Objective,
@@ -217,3 +218,14 @@ def test_settings_out_of_range_are_named(bad):
 def test_an_unknown_mode_is_refused():
     with pytest.raises(ValueError, match=r"Objective\.mode must be 'min' or 'max', got 'best'"):
         Objective(loss_fn, OPTIMIZER, mode="best")
+
+
+def test_a_model_without_parameters_needs_variables_that_are_fitted():
+    class Maps(nnx.Module):
+        def __init__(self, kind):
+            self.kernel = kind(jnp.zeros(2))
+
+    _, params, rest = split_model(Maps(FittedVariable))
+    assert not params and jax.tree.leaves(rest)
+    with pytest.raises(ValueError, match=r"expected a model with nnx.Param .* got a Maps without"):
+        split_model(Maps(nnx.Variable))

@@ -214,7 +214,7 @@ class TestBadInput:
             ("--model closed-form", "has no effect on --model closed-form"),
             (
                 "--model closed-form --epochs 3",
-                "one epoch, got --epochs 3; remove that option, or choose",
+                "one epoch, got --epochs 3; set --epochs 1, or choose",
             ),
             ("--model attention --num-features 84", "num_features has no effect on --model att"),
             ("--preset tslib --buckets 2", "--pooling mean or --pooling last"),

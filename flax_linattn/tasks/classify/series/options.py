@@ -165,19 +165,21 @@ class ClassifyConfig(Config):
             )
 
     def check_closed_form(self) -> None:
-        """Raises OptionError for options of the attention, and more than one epoch."""
-        fit = self.fit
-        if (fit.epochs, fit.steps) != (1, 0):
-            given = f"steps={fit.steps}" if fit.steps else f"epochs={fit.epochs}"
+        """Raises OptionError for options of the attention and of its training."""
+        if self.fit.epochs != 1:
             raise OptionError(
-                f"model='closed-form' is not trained by gradients and has one epoch, got {given}; "
-                "remove that option, or choose model='minirocket'.",
+                "model='closed-form' is not trained by gradients and has one epoch, got "
+                f"epochs={self.fit.epochs}; set epochs=1, or choose model='minirocket'.",
                 "model",
-                given.partition("=")[0],
+                "epochs",
             )
-        models = self.model, ClassifyModel()
-        own, usual = ({**vars(model), **vars(model.layers)} for model in models)
-        for name in sorted(own.keys() - {*CLOSED_FORM_OPTIONS, "model", "layers"}):
+        groups = [(each.model, each.fit) for each in (self, ClassifyConfig())]
+        own, usual = (
+            {**vars(model), **vars(model.layers), **vars(fit), **vars(fit.optimizer)}
+            for model, fit in groups
+        )
+        used = {*CLOSED_FORM_OPTIONS, "batch_size", "class_weights", "epochs", "runs", "seed"}
+        for name in sorted(own.keys() - used - {"model", "layers"}):
             if own[name] != usual[name]:
                 raise OptionError(
                     f"{name} has no effect on model='closed-form'; remove it, or choose "

@@ -28,11 +28,11 @@ class ClassifyStream(ClassStream[NDArray[np.float64]]):
 
     A missing value repeats the last value of the channel, or the training mean if there is none.
 
-    A run of ``model="minirocket"`` also decides: after the first of the model's prefix lengths at
-    which the most likely class has a probability of at least ``threshold``, that class is the
-    decision until the sequence ends. A blank line ends a sequence, and then also prints a row: the
-    prediction for the whole sequence (``models.MiniRocketClassifier.finish``). It is the decision
-    if there was none before.
+    Except for ``model="attention"``, a run also decides: after the first of the model's prefix
+    lengths at which the most likely class has a probability of at least ``threshold``, that class
+    is the decision until the sequence ends. A blank line ends a sequence, and then also prints a
+    row: the prediction for the whole sequence (``models.MiniRocketClassifier.finish``). It is the
+    decision if there was none before.
 
     Args:
         run: The trained run.
@@ -176,7 +176,7 @@ def _rule(model: Any, threshold: float | None) -> tuple[float, tuple[int, ...]]:
         if threshold is not None:
             raise OptionError(
                 "expected no threshold, since the run has no decision rule; remove it, or train "
-                "with model='minirocket'.",
+                "with model='minirocket' or model='closed-form'.",
                 "threshold",
                 "model",
             )
