@@ -175,6 +175,20 @@ def test_features_that_do_not_help_leave_the_class_frequencies():
     assert model.held_out_accuracy[...] >= 0.7
 
 
+def test_features_that_are_constant_but_for_rounding_count_for_nothing():
+    """Few series of other lengths: a feature with the same value in all of them has no scale."""
+    rng = np.random.default_rng(4)
+    lengths, labels = rng.integers(8, 21, 64), np.arange(64) % 2
+    lengths[0] = 20
+    x = rng.normal(size=(64, 20, 1))
+    x = np.where(labels[:, None, None] == 1, 0.3 * x.cumsum(axis=1), x).astype(np.float32)
+    mask = np.arange(20) < lengths[:, None]
+    model = models.MiniRocketClassifier(1, 2, 20, num_features=840, rngs=nnx.Rngs(0))
+    model.fit(x[:4], labels[:4], mask=mask[:4])
+    logits = model(jnp.asarray(x), mask=jnp.asarray(mask), ended=True)
+    assert jnp.abs(logits).max() < 20  # 7,442 if divided by the rounding error
+
+
 def test_rare_classes_count_by_their_weights():
     model = models.MiniRocketClassifier(
         2, 2, LENGTH, num_features=84, num_prefixes=1, rngs=nnx.Rngs(0)
