@@ -43,7 +43,7 @@ def plot_earliness(values: Mapping[str, Any], path: Path) -> None:
         place = 100 * values["decision_earliness"], 100 * values["decision_accuracy"]
         axes.plot(*place, "D", color="tab:orange", markersize=9, label="decision rule (mean)")
         axes.legend(loc="lower right")
-    title = f"{values['dataset']}, {values.get('mechanism', 'closed form')}"
+    title = f"{values['dataset']}, {values.get('mechanism', values['model'])}"
     axes.set(xlabel="observations, % of the series", ylabel="accuracy, %", title=title)
     axes.set(xlim=(0, 102), ylim=(0, 102))
     save_figure(canvas, path)

@@ -3,9 +3,10 @@
 import statistics
 from typing import Any
 
+from experiments.classification import archive_methods
 from experiments.classification.mechanisms import LATENTS
 from experiments.events import rules
-from experiments.intervals import over_sets
+from experiments.intervals import over_sets, paired_differences
 from experiments.recurrent import accuracy
 from experiments.streaming.loop import flatness
 from experiments.verdicts import HOLDS
@@ -91,7 +92,76 @@ def advantages_of_softmax() -> list[float]:
     return advantages("softmax")
 
 
+def archives(name: str, method: str) -> dict[str, dict[int, float]]:
+    """A value of a classifier by data set of the archives and seed."""
+    found: dict[str, dict[int, float]] = {}
+    for row in stored("classification/uea_ucr.json")["rows"]:
+        if row["method"] == method and name in row:
+            found.setdefault(row["data_set"], {})[row["seed"]] = row[name]
+    return found
+
+
+def means_of_archives() -> list[float]:
+    """Number of data sets, and mean accuracies of the default, the closed form and MiniRocket."""
+    methods = (archive_methods.DEFAULT, archive_methods.LINEAR, archive_methods.MINIROCKET)
+    by_set = [
+        {
+            name: statistics.mean(each.values())
+            for name, each in archives("test_accuracy", m).items()
+        }
+        for m in methods
+    ]
+    assert len({tuple(sorted(each)) for each in by_set}) == 1
+    return [len(by_set[0]), *(100 * statistics.mean(each.values()) for each in by_set)]
+
+
+def gains_of_attention() -> list[Any]:
+    """Where the attention has a weight, and what it gains there over the closed form, by seed."""
+    weights = archives("attention_weight", archive_methods.DEFAULT)
+    used = {name: of for name, of in weights.items() if any(of.values())}
+    accuracies = [
+        archives("test_accuracy", method)
+        for method in (archive_methods.DEFAULT, archive_methods.LINEAR)
+    ]
+    gains = {
+        name: 100 * statistics.mean(paired_differences(*(each[name] for each in accuracies)))
+        for name in weights
+    }
+    assert all(abs(gains[name]) < 1e-9 for name in weights.keys() - used.keys())
+    names = ("JapaneseVowels", "SpokenArabicDigits", "UWaveGestureLibrary")
+    assert used.keys() == set(names)
+    uwave = [weight for weight in used[names[2]].values() if weight]
+    unused = len(weights) - len(used)
+    return [unused, len(weights), *(gains[n] for n in names[:2]), len(uwave), 3, gains[names[2]]]
+
+
+def seconds_of_archives() -> list[float]:
+    """Least and most mean processor seconds of the closed form and of the default."""
+    ends: list[float] = []
+    for method in (archive_methods.LINEAR, archive_methods.DEFAULT):
+        means = [statistics.mean(of.values()) for of in archives("cpu_seconds", method).values()]
+        ends += [min(means), max(means)]
+    return ends
+
+
 SENTENCES: list[Sentence] = [
+    Sentence(
+        "Over {} data sets the mean accuracy of the default is {:.1f} %, that of the closed form "
+        "{:.1f} % and that of MiniRocket {:.1f} %",
+        means_of_archives,
+    ),
+    Sentence(
+        "On {} of {} data sets the default gives its attention no weight at the end of a series, "
+        "with any seed, and its predictions are those of the closed form. With the same seeds, its "
+        "accuracy is higher by {:.1f} points on Japanese Vowels and by {:.1f} on Spoken Arabic "
+        "Digits (one seed). On UWaveGestureLibrary the attention has a weight with {} of {} seeds, "
+        "which changes the mean by {:+.1f} points",
+        gains_of_attention,
+    ),
+    Sentence(
+        "The closed form takes {:.0f} to {:.0f} seconds of a core, the default {:.0f} to {:.0f}",
+        seconds_of_archives,
+    ),
     Sentence(
         "Over {} data sets Aaren's advantage is {:+.3f} ± {:.3f} nats per event over the LSTM, "
         "{:+.3f} ± {:.3f} over the GRU and {:+.3f} ± {:.3f} over gated linear attention. It is at "

@@ -1,5 +1,6 @@
 """Classification: what its folder holds, its streams, its flags; and what bad input says."""
 
+import dataclasses
 import gzip
 import json
 from pathlib import Path
@@ -166,7 +167,7 @@ def test_a_closed_form_has_no_attention(toy, tmp_path, capsys):
     out = succeed(
         capsys, "train", "classify", *files, "--model", "closed-form", "--run", str(folder)
     )
-    assert "mechanism" not in out
+    assert "mechanism" not in out and "training data, leave-one-out" in out
     run = tasks.load_run(folder)
     assert run.model.attention is None and run.config.name == "Toy_TRAIN-closed-form-0"
     report = tasks.evaluate_run(folder)
@@ -211,7 +212,7 @@ class TestBadInput:
                 "--coordinator localhost:1234",
                 "(--coordinator, --num-processes, --process-id)\n",
             ),
-            ("--model closed-form", "has no effect on --model closed-form"),
+            ("--model closed-form --select-on test", "has no effect on --model closed-form"),
             (
                 "--model closed-form --epochs 3",
                 "one epoch, got --epochs 3; set --epochs 1, or choose",
@@ -308,6 +309,15 @@ def test_rare_classes_are_told():
         f"classes with no training sequence, never predicted: {train.classes[0]}",
         f"classes with one training sequence: {train.classes[1]}",
     ]
+
+
+def test_a_channel_with_a_single_value_is_told():
+    train, test = data.japanese_vowels()
+    one = np.arange(12) == 3
+    train = dataclasses.replace(train, series=[np.where(one, 5.0, x) for x in train.series])
+    (note,) = find_notes(train, test)
+    name = train.channels[3]
+    assert note == f"channels to train with a single value, which say nothing: {name}"
 
 
 TOY = "@problemName Toy\n@univariate true\n@classLabel true a {}\n@data\n1,2:a\n{}\n3,4:{}\n"

@@ -235,7 +235,7 @@ def check_values(source: Path | str, dataset: data.TimeSeriesDataset) -> None:
 
 
 def find_notes(train: data.TimeSeriesDataset, test: data.TimeSeriesDataset) -> list[str]:
-    """Notes on rare classes, missing values, channels that hardly change, and outliers."""
+    """Notes on rare classes, missing values, channels that hardly or never change, and outliers."""
     notes = []
     counts = np.bincount(train.labels, minlength=len(train.classes))
     for count, what in ((0, "no training sequence, never predicted"), (1, "one training sequence")):
@@ -246,6 +246,10 @@ def find_notes(train: data.TimeSeriesDataset, test: data.TimeSeriesDataset) -> l
         notes.append(f"missing values, interpolated over time: {missing}")
     for what, part in (("to train", train), ("to test", test)):
         values, channels = np.concatenate(part.series), part.channels
+        lowest, highest = np.nanmin(values, axis=0), np.nanmax(values, axis=0)
+        if part is train and (lowest == highest).any():
+            flat = [channels[channel] for channel in np.flatnonzero(lowest == highest)]
+            notes.append(f"channels {what} with a single value, which say nothing: {itemize(flat)}")
         still = [
             f"{channels[run.channel]} {run.value:g} except "
             f"{format_count(len(run.rows), 'step')}, the first "

@@ -165,7 +165,7 @@ class ClassifyConfig(Config):
             )
 
     def check_closed_form(self) -> None:
-        """Raises OptionError for options of the attention and of its training."""
+        """Raises OptionError for options of the attention, its training and its validation."""
         if self.fit.epochs != 1:
             raise OptionError(
                 "model='closed-form' is not trained by gradients and has one epoch, got "
@@ -173,13 +173,11 @@ class ClassifyConfig(Config):
                 "model",
                 "epochs",
             )
-        groups = [(each.model, each.fit) for each in (self, ClassifyConfig())]
-        own, usual = (
-            {**vars(model), **vars(model.layers), **vars(fit), **vars(fit.optimizer)}
-            for model, fit in groups
-        )
-        used = {*CLOSED_FORM_OPTIONS, "batch_size", "class_weights", "epochs", "runs", "seed"}
-        for name in sorted(own.keys() - used - {"model", "layers"}):
+        own, usual = self.flat(), ClassifyConfig().flat()
+        used = {field.name for field in dataclasses.fields(ClassifyData)}
+        used -= {"select_on", "validation_fraction"}
+        used |= {*CLOSED_FORM_OPTIONS, "model", "batch_size", "class_weights", "epochs"}
+        for name in sorted(own.keys() - used - {"runs", "seed"}):
             if own[name] != usual[name]:
                 raise OptionError(
                     f"{name} has no effect on model='closed-form'; remove it, or choose "
@@ -189,15 +187,19 @@ class ClassifyConfig(Config):
                 )
 
     @property
+    def label(self) -> str:
+        """Name of the mechanism, or "closed-form"."""
+        kind = self.model.model
+        return kind if kind == "closed-form" else mechanism_name(self.layers)
+
+    @property
     def name(self) -> str:
         """A name for the run folder."""
         data = self.data
         dataset = "japanese-vowels" if data.train_file is None else data.train_file.name
         selected = ["selected-on-test"] if data.select_on == "test" else []
         latents = [] if self.model.latents is None else [f"{self.model.latents}-latents"]
-        is_closed_form = self.model.model == "closed-form"
-        mechanism = "closed-form" if is_closed_form else mechanism_name(self.layers)
-        parts = [dataset.split(".")[0], mechanism, *latents, *selected, self.seeds]
+        parts = [dataset.split(".")[0], self.label, *latents, *selected, self.seeds]
         return make_file_name(*parts)
 
 

@@ -60,6 +60,7 @@ class ClassifyStream(ClassStream[NDArray[np.float64]]):
         super().__init__(run, max_length=max_length)
         self._sequence = sequence
         self._last = self._mean
+        self._title = f"{run.data_spec.dataset}, {run.config.label}"
         self._decision = 0
         """Number of the decided class, from 1; 0 before a decision."""
         self._threshold, self._prefix_lengths = _rule(run.model, threshold)
@@ -145,7 +146,8 @@ class ClassifyStream(ClassStream[NDArray[np.float64]]):
 
     def end(self) -> str | None:
         """Returns a note on a last sequence that no blank line has ended, if that adds a row."""
-        if not (self._prefix_lengths and self._stream.num_steps):
+        is_own = self._sequence is not None  # which ends by itself, unless the output is cut
+        if is_own or not (self._prefix_lengths and self._stream.num_steps):
             return None
         missing = "the last sequence has no blank line after it, so its prediction was not printed"
         return f"note: {missing}; write a blank line after each sequence"

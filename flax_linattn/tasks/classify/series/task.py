@@ -44,7 +44,6 @@ from flax_linattn.tasks.classify.series.options import (
     ClassifyStreamOptions,
 )
 from flax_linattn.tasks.classify.series.stream import ClassifyStream
-from flax_linattn.tasks.options import mechanism_name
 from flax_linattn.tasks.spec import Run
 from flax_linattn.tasks.task import Report
 from flax_linattn.typing import Array
@@ -195,10 +194,12 @@ class ClassifyTask(ClassifyOptions, LabelTask[ClassifyConfig, ClassifySpec]):
     def test(self, run: Run, batches: training.BatchSource) -> Report:
         """Reports metrics, metrics of each class, and the confusion matrix."""
         report = super().test(run, batches)
-        values: dict[str, Any] = {"dataset": run.data_spec.dataset}
-        if run.config.model.model != "closed-form":
-            values |= {"mechanism": mechanism_name(run.config.layers)}
-        values |= report.values
+        kind = run.config.model.model
+        values: dict[str, Any] = {"dataset": run.data_spec.dataset, "model": kind}
+        if kind == "closed-form":
+            values |= {**report.values, "selected_on": "training data, leave-one-out"}
+        else:
+            values |= {"mechanism": run.config.label, **report.values}
         if not run.model.streams:
             return dataclasses.replace(report, values=values)
         assert isinstance(batches, data.BucketBatches)
