@@ -280,20 +280,24 @@ def judge_against_ridge(method: str) -> Judge:
     return judge
 
 
+def gains(rows: Rows, method: str) -> dict[str, list[float]]:
+    """Gains of an augmentation over the default, in points, by data set for each seed of both."""
+    by_set = {}
+    for name in AUGMENTED:
+        ours, default = (
+            {row["seed"]: 100 * row["test_accuracy"] for row in rows
+             if (row["data_set"], row["method"]) == (name, each)}
+            for each in (method, DEFAULT)
+        )  # fmt: skip
+        by_set[name] = paired_differences(ours, default)
+    return {name: own for name, own in by_set.items() if own}
+
+
 def judge_augmentation(method: str) -> Judge:
     """The verdict on an augmentation, compared with the default without augmentation."""
 
     def judge(rows: Rows) -> Verdict:
-        by_set = {}
-        for name in AUGMENTED:
-            ours, default = (
-                {row["seed"]: 100 * row["test_accuracy"] for row in rows
-                 if (row["data_set"], row["method"]) == (name, each)}
-                for each in (method, DEFAULT)
-            )  # fmt: skip
-            if gains := paired_differences(ours, default):
-                by_set[name] = gains
-        if not by_set:
+        if not (by_set := gains(rows, method)):
             raise NotMeasuredError(f"{method} with the seeds of {DEFAULT}")
         over = over_sets(by_set)
         each = ", ".join(f"{name} {statistics.mean(of):+.1f}" for name, of in by_set.items())

@@ -3,13 +3,13 @@
 import statistics
 from typing import Any
 
-from experiments.classification import archive_methods
+from experiments.classification import archive_methods, uea_ucr
 from experiments.classification.mechanisms import LATENTS
 from experiments.events import rules
 from experiments.intervals import over_sets, paired_differences
 from experiments.recurrent import accuracy
 from experiments.streaming.loop import flatness
-from experiments.verdicts import HOLDS
+from experiments.verdicts import HOLDS, OPEN
 from tests.experiments.prose import Allowed, Sentence, stored
 from tests.experiments.prose.time_series import lost
 
@@ -135,6 +135,19 @@ def gains_of_attention() -> list[Any]:
     return [unused, len(weights), *(gains[n] for n in names[:2]), len(uwave), 3, gains[names[2]]]
 
 
+def gains_of_augmentation() -> list[float]:
+    """Number of data sets, and gains over the default, with the gain that an option would need."""
+    rows = stored("classification/uea_ucr.json")["rows"]
+    numbers: list[float] = []
+    for method in archive_methods.AUGMENTATIONS:
+        judged = uea_ucr.judge_augmentation(method)(rows)
+        assert judged.word == OPEN
+        over = over_sets(uea_ucr.gains(rows, method))
+        assert over is not None
+        numbers += [over.middle, over.half]
+    return [len(archive_methods.AUGMENTED), *numbers, uea_ucr.MIN_GAIN]
+
+
 def seconds_of_archives() -> list[float]:
     """Least and most mean processor seconds of the closed form and of the default."""
     ends: list[float] = []
@@ -157,6 +170,11 @@ SENTENCES: list[Sentence] = [
         "Digits (one seed). On UWaveGestureLibrary the attention has a weight with {} of {} seeds, "
         "which changes the mean by {:+.1f} points",
         gains_of_attention,
+    ),
+    Sentence(
+        "Distorted series change the mean accuracy of the default over {} data sets by "
+        "{:+.2f} ± {:.2f} points, mixup by {:+.2f} ± {:.2f}; an option would need {:g}",
+        gains_of_augmentation,
     ),
     Sentence(
         "The closed form takes {:.0f} to {:.0f} seconds of a core, the default {:.0f} to {:.0f}",
