@@ -502,7 +502,7 @@ def test_a_data_frame_gives_a_data_frame(fitted, values):
     with pytest.raises(ValueError, match="expected a time with its offset from UTC"):
         stream.step(values[ROWS], next_time.tz_localize(None))
     later = stream.step(values[ROWS], next_time.tz_convert("UTC"))
-    with pytest.raises(ValueError, match="got a, b, c, c; name these"):
+    with pytest.raises(ValueError, match="got a, b, c, c; pass these names"):
         stream.step(pd.Series(range(4), ["a", "b", "c", "c"]))
     row = pd.Series(values[ROWS], ["a", "b", "c"])[["b", "c", "a"]]
     np.testing.assert_array_equal(later, other.step(row, next_time))

@@ -192,7 +192,7 @@ def test_latents_read_the_sequence(toy, tmp_path, capsys, mechanism):
     assert report["num_test"] == 6
     assert report["stream_max_error"] < 1e-5
     lines = succeed(capsys, "stream", str(run), "--sequence", "0").splitlines()
-    assert lines[0].startswith("step,prediction,p(down),p(up)")
+    assert lines[0].startswith("step,prediction,decision,p(down),p(up)")
 
 
 class TestBadInput:
