@@ -138,6 +138,12 @@ def _train(
     test_batches = splits[0].test
     if test_batches is None and is_tested:
         raise ValueError("the data have no test part; pass test data, or choose another split.")
+    if not is_tested and not nnx.state(first, nnx.Param):
+        raise OptionError(
+            "the model has no parameters to train, and therefore no validation by which trials "
+            "can be compared; choose another model.",
+            "model",
+        )
     about = task.about_data(data, config)
     if is_main():
         for note in (*about.notes, *notes):
@@ -161,12 +167,6 @@ def _train(
 
     with session.holding():
         on_main(begin)
-        if not is_tested and not nnx.state(first, nnx.Param):
-            raise OptionError(
-                "the model has no parameters to train, and therefore no validation by which trials "
-                "can be compared; choose another model.",
-                "model",
-            )
         objective = task.objective(config, data_spec, len(splits[0].train))
         result = training.fit(
             [run.model for run in runs] if len(runs) > 1 else first,

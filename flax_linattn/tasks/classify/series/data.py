@@ -246,9 +246,9 @@ def find_notes(train: data.TimeSeriesDataset, test: data.TimeSeriesDataset) -> l
         notes.append(f"missing values, interpolated over time: {missing}")
     for what, part in (("to train", train), ("to test", test)):
         values, channels = np.concatenate(part.series), part.channels
-        lowest, highest = np.nanmin(values, axis=0), np.nanmax(values, axis=0)
-        if part is train and (lowest == highest).any():
-            flat = [channels[channel] for channel in np.flatnonzero(lowest == highest)]
+        is_flat = np.nanmin(values, axis=0) == np.nanmax(values, axis=0)
+        if part is train and is_flat.any():
+            flat = [channels[channel] for channel in np.flatnonzero(is_flat)]
             notes.append(f"channels {what} with a single value, which say nothing: {itemize(flat)}")
         still = [
             f"{channels[run.channel]} {run.value:g} except "
