@@ -145,8 +145,8 @@ def train(size: Size, config: SyntheticConfig, seeds: int) -> dict[str, Any]:
     for run in results["runs"]:
         validated[run["learning_rate"]].append(run["validation_accuracy"] or 0.0)
     return {
-        "features": config.features,
-        "state_bytes": block_state_bytes(size, config.mechanism, config.features),
+        "features": config.layers.features,
+        "state_bytes": block_state_bytes(size, config.layers.mechanism, config.layers.features),
         "chosen_rate": max(rates, key=lambda rate: statistics.mean(validated[rate])),
         **results,
     }
