@@ -8,14 +8,16 @@ selected on held-out training data, not on the test set as in the paper.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import itertools
 import statistics
 from functools import partial
 from typing import Any
 
 from experiments.intervals import interval, mean_text, over_sets, paired_differences, text
 from experiments.measured import Measured, Rows
-from experiments.sequences.data_sets import DATA_SETS, IMAGES, LISTOPS, make_config
+from experiments.sequences.data_sets import DATA_SETS, IMAGES, LISTOPS, PIXELS, make_config
 from experiments.sequences.rules import (
     LEARNED,
     NOT_CONVERGED,
@@ -24,7 +26,7 @@ from experiments.sequences.rules import (
     has_learned,
     on_majority,
 )
-from experiments.sequences.runs import baselines, train_and_test
+from experiments.sequences.runs import baselines, minirocket, train_and_test
 from experiments.statements import Judge, Statement
 from experiments.tables.table import data_folder
 from experiments.verdicts import FAILS, HOLDS, OPEN, NotMeasuredError, Verdict, Word, combine
@@ -34,8 +36,8 @@ from flax_linattn.bench.report import markdown
 
 LENGTHS = (10, 20, 30, 40, 60, 80, 120, 160)
 """That ListOps is tested at; training has 10 to 40."""
-SIMPLE = "simple methods"
-"""The row of a data set's baselines."""
+SIMPLE, MINIROCKET = "simple methods", "MiniRocket"
+"""Rows of a data set's baselines."""
 EFFICIENT = {
     "linformer": "Linformer",
     "rfa": "RFA",
@@ -108,6 +110,11 @@ def measure(size: Size, journal: Journal) -> None:
             if config is not None:
                 key = {"data": name, "mechanism": SIMPLE, "seed": seed}
                 journal.row(key, partial(baselines, data_set.task, config))
+    for name, seed in itertools.product((PIXELS, IMAGES), range(size.seeds)):
+        config = make_config(name, data_folder())
+        if config is not None:
+            key = {"data": name, "mechanism": MINIROCKET, "seed": seed}
+            journal.row(key, partial(minirocket, DATA_SETS[name].task, config, seed))
 
 
 def find_rows(rows: Rows, data: str, mechanism: str) -> dict[int, dict[str, Any]]:
@@ -211,7 +218,7 @@ def judge_not_learned(name: str, *sets: str) -> Judge:
                 f"{data} {statistics.mean(own):.1f} (constant {simple['constant']:.1f}, "
                 f"{best.replace('_', ' ')} {simple[best]:.1f})"
             )
-        trained = [row for row in rows if row["mechanism"] != SIMPLE]
+        trained = [row for row in rows if row["mechanism"] not in (SIMPLE, MINIROCKET)]
         failed = sum("failed" in row for row in trained)
         ours = f"{', '.join(texts)}; {failed} of {len(trained)} runs of the table stopped"
         return Verdict(combine(words), ours)
@@ -232,18 +239,26 @@ def judge_against_simple(rows: Rows) -> Verdict:
 
 
 def best_simple(rows: Rows, data: str) -> tuple[str, dict[int, float]]:
-    """The name of the best simple method, and its accuracy; by seed where these have other data."""
-    by_seed = find_rows(rows, data, SIMPLE)
-    means = simple_means(rows, data)
-    name = max(means, key=means.__getitem__)
-    return name, {seed: row[name] for seed, row in by_seed.items()}
+    """The name of the best baseline, and its accuracy; by seed where these differ."""
+    by_name = _baselines(rows, data)
+    name = max(by_name, key=lambda name: statistics.mean(by_name[name].values()))
+    return name, by_name[name]
 
 
 def simple_means(rows: Rows, data: str) -> dict[str, float]:
-    """Accuracy of each simple method, the mean over seeds."""
-    baseline_rows = list(find_rows(rows, data, SIMPLE).values())
-    names = [name for name in baseline_rows[0] if name not in ("data", "mechanism", "seed")]
-    return {name: statistics.mean(row[name] for row in baseline_rows) for name in names}
+    """Accuracy of each baseline, the mean over seeds."""
+    return {name: statistics.mean(own.values()) for name, own in _baselines(rows, data).items()}
+
+
+def _baselines(rows: Rows, data: str) -> dict[str, dict[int, float]]:
+    """Accuracy of each baseline by seed; of one that has no seed by seed 0."""
+    by_seed = find_rows(rows, data, SIMPLE)
+    names = [name for name in by_seed[0] if name not in ("data", "mechanism", "seed")]
+    result = {name: {seed: row[name] for seed, row in by_seed.items()} for name in names}
+    with contextlib.suppress(NotMeasuredError):
+        own = find_rows(rows, data, MINIROCKET)
+        result[MINIROCKET] = {seed: row["accuracy"] for seed, row in own.items()}
+    return result
 
 
 def table(rows: Rows, size: Size) -> str:
@@ -270,19 +285,19 @@ def table(rows: Rows, size: Size) -> str:
         lines.append(
             [f"`{mechanism}`", *cells, f"{statistics.mean(seconds):.0f}" if seconds else "-"]
         )
-    for name in ("constant", "first_token", "naive_bayes", "nearest_neighbor", "ridge"):
+    for name in ("constant", "first_token", "naive_bayes", "nearest_neighbor", "ridge", MINIROCKET):
         cells = []
         for data in sets:
-            value = _simple(rows, data).get(name)
-            cells += ["", "-" if value is None else f"{100 * value:.1f}"]
+            own = [100 * value for value in _measured_baselines(rows, data).get(name, {}).values()]
+            cells += ["", mean_text(own, 1)]
         lines.append([name.replace("_", " "), *cells, ""])
     sizes = "\n".join(f"- {data}: {DATA_SETS[data].sizes}" for data in sets)
     return f"Accuracy, per cent:\n\n{markdown(header, lines)}\n\n{sizes}"
 
 
-def _simple(rows: Rows, data: str) -> dict[str, float]:
+def _measured_baselines(rows: Rows, data: str) -> dict[str, dict[int, float]]:
     try:
-        return simple_means(rows, data)
+        return _baselines(rows, data)
     except NotMeasuredError:
         return {}
 

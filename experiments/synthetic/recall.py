@@ -178,10 +178,12 @@ def recalls_as_softmax(mechanism: str, *, is_limit: bool = False) -> Judge:
                 accuracies(find_row(rows, name, "width", "recall", pairs))
                 for name in (mechanism, SOFTMAX)
             )
-            behind = interval(paired_differences(own, softmax))
-            words.append(above(behind, -NEAR, AS_SOFTMAX))
+            difference = interval(paired_differences(own, softmax))
+            words.append(above(difference, -NEAR, AS_SOFTMAX))
             means = [statistics.mean(of.values()) for of in (own, softmax)]
-            texts.append(f"{pairs} pairs {means[0]:.2f} against {means[1]:.2f} ({text(behind, 2)})")
+            texts.append(
+                f"{pairs} pairs {means[0]:.2f} against {means[1]:.2f} ({text(difference, 2)})"
+            )
         return Verdict(combine(map(opposite, words) if is_limit else words), "; ".join(texts))
 
     return judge
