@@ -24,8 +24,8 @@ from flax_linattn.tasks import Config, Options
 TESTED = 2500
 """Most test examples of a data set of files, evenly spread over it."""
 FITTED = 5_000
-"""Most images that MiniRocket is fitted to, evenly spread: the time of its ridge grows with the third
-power of their number. With 10,000 it takes 16 minutes of a core."""
+"""Most images that MiniRocket is fitted to, evenly spread: the time of its ridge grows with the
+third power of their number. With 10,000 it takes 16 minutes of a core."""
 
 
 @functools.lru_cache(maxsize=8)
