@@ -304,7 +304,7 @@ def _measured_baselines(rows: Rows, data: str) -> dict[str, dict[int, float]]:
 
 EXPERIMENT = Measured(
     module="experiments.sequences.table3",
-    extras="plots,images",
+    extras="plots,images,baselines",
     about="TaylorShift, table 3: accuracy on CIFAR-10 pixels, IMDB bytes, ListOps and ImageNet",
     sizes={"": Size()},
     measure=measure,
@@ -345,7 +345,8 @@ EXPERIMENT = Measured(
         "available: results are not comparable to the official files; the paper selects on its "
         "test set, ours on a fiftieth of the training data; of test sets 2,500 examples. One "
         "recipe for all, chosen by what TaylorShift learned in trials: others might do better by "
-        "another. Missing runs are for lack of time"
+        "another. MiniRocket reads 5,000 training images as series of pixels. Missing runs are for "
+        "lack of time"
     },
 )
 
