@@ -214,9 +214,8 @@ def table(rows: Rows, size: Size) -> str:
         f"Test accuracy after {size.steps:,} steps of {size.batch} sequences of {size.length} "
         f"tokens, {size.symbols} symbols, two blocks, one head, sinusoidal positions, Adam; the "
         f"learning rate ({', '.join(f'{rate:g}' for rate in size.learning_rates)}) and the step "
-        "chosen on validation data. Mean and standard deviation over "
-        f"{size.seeds} seeds of recall at equal width; all else is one seed. States that grow are "
-        "counted after a whole sequence."
+        f"chosen on validation data. Mean and standard deviation over {size.seeds} seeds; numbers "
+        "without a deviation are of one seed. States that grow are counted after a whole sequence."
     )
     return "\n\n".join(parts)
 
@@ -274,8 +273,8 @@ EXPERIMENT = Measured(
         ),
     ),
     left_out={
-        "": "aft, performer and rfa; for lack of time more seeds of the other tasks, and more "
-        "pairs, steps and widths"
+        "": "aft, performer and rfa; for lack of time more seeds of other tasks and mechanisms, "
+        "later mechanisms with gates and decays, and more pairs, steps and widths"
     },
 )
 
