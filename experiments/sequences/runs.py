@@ -12,8 +12,9 @@ from typing import Any
 import jax
 import numpy as np
 from flax import nnx
-from numpy.typing import NDArray
 
+from experiments.classification.archive_sets import Part, Prepared
+from experiments.classification.baseline_classifiers import classify_by_minirocket
 from experiments.measured import Rows
 from experiments.verdicts import rows_with
 from flax_linattn import tasks, training
@@ -44,21 +45,18 @@ def spread(examples: LabeledExamples, count: int) -> Any:
 
 
 def minirocket(task: str, config: Config, seed: int) -> dict[str, Any]:
-    """The test accuracy of aeon's MiniRocket on images as series of pixels, row by row."""
-    from aeon.classification.convolution_based import MiniRocketClassifier
-
+    """The test accuracy of MiniRocket on images as series of pixels, row by row."""
     data = cached_task(task).load(config.resolve())
-    train = spread(data.fitted, FITTED)
-    made = MiniRocketClassifier(random_state=seed, n_jobs=1)
-    made.fit(_pixel_series(train), train.labels)
-    return {"accuracy": float(np.mean(made.predict(_pixel_series(data.test)) == data.test.labels))}
+    parts = map(_pixel_series, (spread(data.fitted, FITTED), data.test))
+    prepared = Prepared(*parts, len(data.test.classes))
+    return {"accuracy": classify_by_minirocket(prepared, seed)["test_accuracy"]}
 
 
-def _pixel_series(images: LabeledImages) -> NDArray:
-    """Pixels as series [N, C, T], as aeon expects them, in [0, 1]."""
+def _pixel_series(images: LabeledImages) -> Part:
+    """Pixels as series, in [0, 1]."""
     pixels = np.asarray(images.pixels, np.float32) / 255
-    count, channels = len(pixels), pixels.shape[3] if pixels.ndim == 4 else 1
-    return pixels.reshape(count, -1, channels).transpose(0, 2, 1)
+    values = pixels.reshape(len(pixels), -1, pixels.shape[-1])
+    return Part(values, np.ones(values.shape[:2], bool), images.labels)
 
 
 def cached_task(name: str) -> tasks.Task[Any, Any, Any]:

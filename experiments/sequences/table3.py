@@ -285,10 +285,11 @@ def table(rows: Rows, size: Size) -> str:
         lines.append(
             [f"`{mechanism}`", *cells, f"{statistics.mean(seconds):.0f}" if seconds else "-"]
         )
+    by_set = {data: _measured_baselines(rows, data) for data in sets}
     for name in ("constant", "first_token", "naive_bayes", "nearest_neighbor", "ridge", MINIROCKET):
         cells = []
         for data in sets:
-            own = [100 * value for value in _measured_baselines(rows, data).get(name, {}).values()]
+            own = [100 * value for value in by_set[data].get(name, {}).values()]
             cells += ["", mean_text(own, 1)]
         lines.append([name.replace("_", " "), *cells, ""])
     sizes = "\n".join(f"- {data}: {DATA_SETS[data].sizes}" for data in sets)
