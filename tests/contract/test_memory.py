@@ -98,6 +98,23 @@ def test_a_full_cache_gives_nan_under_jit(mechanism: ops.Mechanism) -> None:
     assert np.isnan(after[0]).all() and not np.isnan(after[1]).any()
 
 
+SCORES_BY_CHANNEL = ("aft", "elementwise", "rwkv")
+
+
+@pytest.mark.parametrize("mechanism", cases.offering(lambda can: can.causal))
+def test_the_backward_pass_is_given_no_mask_of_channels(mechanism: ops.Mechanism) -> None:
+    """What marks a token is one number a head, but jnp.where would hold it for each channel."""
+    if mechanism.name in SCORES_BY_CHANNEL:
+        pytest.skip("it has a score for each channel")
+    tokens = cases.make_tokens(mechanism, 64, np.float32)
+
+    def hold(tokens: cases.Tokens) -> Any:
+        return jax.vjp(lambda t: cases.attend(mechanism, t, is_causal=True)[0], tokens)[1]
+
+    held = jax.tree.leaves(jax.eval_shape(hold, tokens))
+    assert not [x for x in held if x.dtype == bool and x.shape == tokens.v.shape]
+
+
 def growth(mechanism: ops.Mechanism, is_causal: bool) -> float:
     """Temporary memory of training from 1,024 to 2,048 tokens, in inputs of 1,024 tokens."""
     heads, dim, length = 8, 8, 1024

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Int
 
+from flax_linattn.ops.contract.numerics import overwrite
 from flax_linattn.typing import Array, Mask, SegmentIds, Visible
 
 NO_SEGMENT = -(2**31)
@@ -58,7 +59,7 @@ def zero_padding(x: Array, mask: Array | None) -> Array:
     x = jnp.asarray(x)
     if mask is None or x.shape[: mask.ndim] != mask.shape:
         return x
-    return jnp.where(mask.reshape(mask.shape + (1,) * (x.ndim - mask.ndim)), x, jnp.zeros_like(x))
+    return overwrite(x, ~mask.reshape(mask.shape + (1,) * (x.ndim - mask.ndim)), 0)
 
 
 def static_max_length(length: int, mask: Array | None) -> int:

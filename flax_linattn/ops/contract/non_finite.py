@@ -22,7 +22,7 @@ import jax.numpy as jnp
 
 from flax_linattn.ops.contract.call import Call
 from flax_linattn.ops.contract.capabilities import Capabilities
-from flax_linattn.ops.contract.numerics import accumulation_dtype, einsum
+from flax_linattn.ops.contract.numerics import accumulation_dtype, einsum, overwrite
 from flax_linattn.ops.contract.token_arguments import TokenArgument
 from flax_linattn.typing import Array, State
 
@@ -57,7 +57,7 @@ class NonFinite(NamedTuple):
         """
         marked = attended if self.queries is None else attended | self.queries
         marked = marked[:, :, None, :, None] if y.ndim == 5 else marked[..., None]
-        return jnp.where(marked, jnp.nan, y)
+        return overwrite(y, marked, jnp.nan)
 
 
 def replace_non_finite(
@@ -80,15 +80,16 @@ def replace_non_finite(
         bad = ~((x >= each.low) & (x <= each.high))
         if not each.accepts_negative_infinity:
             bad = bad | ~jnp.isfinite(x)
-        per_token[each.name] = jnp.where(bad, jnp.zeros_like(x), x)
+        per_token[each.name] = overwrite(x, bad, 0)
         head = each.axes.find("H")
         marked = jnp.any(bad, axis=tuple(2 + i for i in range(len(each.axes)) if i != head))
         tokens = tokens | (marked[..., None] if head < 0 else marked)
     q, queries = call.q, None
     if not (can.learned_query or can.shared_query_key):
         queries = _overflows(q)
-        q = _zero(q, queries)
-    k, v = _zero(call.k, bad_key), _zero(call.v, bad_value)
+        q = overwrite(q, queries[..., None], 0)
+    k = overwrite(call.k, bad_key[..., None], 0)
+    v = overwrite(call.v, bad_value[..., None], 0)
     call = dataclasses.replace(call, q=q, k=k, v=v, per_token=per_token)
     return call, NonFinite(tokens, queries)
 
@@ -101,10 +102,6 @@ def _overflows(x: Array, *, squared: bool = False) -> Array:
     # of matrices it takes half the time of comparisons and their reduction.
     weights = jnp.full(x.shape[-1], factor, x.dtype)
     return ~jnp.isfinite(einsum("bthk,k->bth", jax.lax.stop_gradient(x), weights))
-
-
-def _zero(x: Array, bad: Array) -> Array:
-    return jnp.where(bad[..., None], jnp.zeros_like(x), x)
 
 
 def attends_to_marked(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import TypeVar
 
 import jax
@@ -77,6 +78,20 @@ def match_varying_axes(tree: Tree) -> Tree:
     return varied
 
 
+@partial(jax.checkpoint, prevent_cse=False, static_argnums=2)
+def overwrite(x: Array, marked: Array, value: float) -> Array:
+    """Computes ``jnp.where(marked, value, x)``, holding only ``marked`` for the backward pass.
+
+    ``jnp.where`` holds the mask and zeros in the shape of x, in every layer of a scanned model.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> overwrite(jnp.array([[1.0, 2.0], [3.0, 4.0]]), jnp.array([[True], [False]]), 0).tolist()
+        [[0.0, 0.0], [3.0, 4.0]]
+    """
+    return jnp.where(marked, value, x)
+
+
 def safe_divide(numerator: Array, denominator: Array) -> Array:
     """Divides, returning 0 with zero gradient where the denominator is 0.
 
@@ -90,7 +105,7 @@ def safe_divide(numerator: Array, denominator: Array) -> Array:
     """
     empty = jnp.abs(denominator) < jnp.finfo(denominator.dtype).tiny
     quotient = _divide(numerator, jnp.where(empty, jnp.ones_like(denominator), denominator))
-    return jnp.where(empty, jnp.zeros_like(quotient), quotient)
+    return overwrite(quotient, empty, 0)
 
 
 @jax.custom_jvp

@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from flax_linattn.ops.contract.numerics import overwrite
 from flax_linattn.typing import Array, Parameters, Visible
 
 PAIRWISE = ("pair_mask", "bias")
@@ -127,7 +128,7 @@ class PairInputs(NamedTuple):
         if self.bias is None:
             return y
         marked = jnp.any(pairs & ~jnp.isfinite(self.bias), axis=-1)
-        return jnp.where(jnp.swapaxes(marked, 1, 2)[..., None], jnp.nan, y)
+        return overwrite(y, jnp.swapaxes(marked, 1, 2)[..., None], jnp.nan)
 
     def drop(self, weight: Array) -> Array:
         """Applies dropout to normalized weights [B, H, T, S]."""
