@@ -88,8 +88,8 @@ class Table(Experiment):
         quick = "tiny models, one epoch, one seed"
         return {
             "--seeds": {"type": int, "default": 3},
-            "--rows": {"default": "", "help": "only rows that contain this text"},
-            "--columns": {"default": "", "help": "only columns that contain this text"},
+            "--rows": {"default": "", "help": "one row, or those that contain this text"},
+            "--columns": {"default": "", "help": "one column, or those that contain this text"},
             "--runs": {"type": Path, "default": Path("runs"), "help": "folder of run folders"},
             "--quick": {"dest": "scale", "action": "store_const", "const": "quick", "help": quick},
         }
@@ -137,16 +137,20 @@ class Table(Experiment):
         """The cells whose data are available.
 
         Args:
-            rows: only rows that contain this text.
-            columns: only columns that contain this text.
+            rows: only the row of this name, or rows that contain this text.
+            columns: only the column of this name, or columns that contain this text.
 
         Raises:
             ValueError: there are none.
         """
+        every = self.cells(data_folder())
+        row, column = {cell.row for cell in every}, {cell.column for cell in every}
         cells = [
             cell
-            for cell in self.cells(data_folder())
-            if rows in cell.row and columns in cell.column and cell.config is not None
+            for cell in every
+            if cell.config is not None
+            and (cell.row == rows if rows in row else rows in cell.row)
+            and (cell.column == columns if columns in column else columns in cell.column)
         ]
         if not cells:
             raise ValueError(
