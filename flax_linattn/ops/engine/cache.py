@@ -20,7 +20,7 @@ from flax_linattn.ops.contract.call import Call, StepCall
 from flax_linattn.ops.contract.checks import check_state_like
 from flax_linattn.ops.contract.mechanism import Mechanism
 from flax_linattn.ops.contract.non_finite import attends_to_marked
-from flax_linattn.ops.contract.numerics import accumulation_dtype, match_varying_axes, overwrite
+from flax_linattn.ops.contract.numerics import accumulation_dtype, match_varying_axes
 from flax_linattn.ops.contract.pair_inputs import PairInputs
 from flax_linattn.ops.contract.state import StateSizes, register_state, unpack_state
 from flax_linattn.ops.engine.chunks import scan_chunks
@@ -384,7 +384,7 @@ class CacheMechanism(Mechanism):
             lost = cache.has_overflowed[:, None]
             if call.segments is not None:
                 lost = lost & (segment_index == 0)
-            y = overwrite(y, lost[..., None, None], jnp.nan)
+            y = jnp.where(lost[..., None, None], jnp.nan, y)
         last = segment_index[:, -1:] if length else segment_index
         restart = None if call.segments is None else jnp.any(last > 0, axis=1)
         keep = new & (segment_index == last)

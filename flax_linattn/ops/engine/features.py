@@ -7,7 +7,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
 
-from flax_linattn.ops.contract.numerics import overwrite
 from flax_linattn.typing import Array
 
 
@@ -184,4 +183,4 @@ def l2_normalize(x: Array) -> Array:
     square = jnp.sum(x * x, axis=-1, keepdims=True)
     zero = square == 0
     unit = x * jax.lax.rsqrt(jnp.where(zero, jnp.ones_like(square), square))
-    return overwrite(unit, zero, 0)
+    return jnp.where(zero, jnp.zeros_like(unit), unit)
