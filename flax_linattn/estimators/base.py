@@ -157,8 +157,9 @@ def _defaults(estimator: Estimator) -> dict[str, Any]:
 
 def _suggestion(name: str, known: Iterable[str]) -> str:
     """The end of a message about an unknown name: the nearest known name, or all names."""
-    known = list(known)
-    return suggest(str(name), known, otherwise=f"; choose one of {', '.join(known)}.")
+    names = ", ".join(known := list(known))
+    further = f", or pass it as options={{{name!r}: ...}}" if "options" in known else ""
+    return suggest(str(name), known, otherwise=f"; choose one of {names}{further}.")
 
 
 def make_config(

@@ -57,6 +57,8 @@ def test_unknown_parameters_and_options_are_named_with_the_nearest_one():
         Forecaster(horizont=24)
     with pytest.raises(TypeError, match="has no parameter 'model_optons'; did you mean 'options'"):
         Classifier(model_optons={})
+    with pytest.raises(TypeError, match=r"no parameter 'model'.* pass it as options={'model'"):
+        Classifier(model="closed-form")
     with pytest.raises(ValueError, match="has no option 'feature'; did you mean 'feat"):
         Forecaster(options={"feature": 8}).fit(np.zeros(200))
     with pytest.raises(ValueError, match="no option 'num_layer'; did you mean 'num_layers'"):
