@@ -106,7 +106,7 @@ def train(features: int, epochs: int, every: int, wait: float = 0.0) -> Times:
     arrays = {"values": values, "mask": mask, "labels": dataset.labels}
     config = task_config("classify", features=features, hidden_features=2 * features)
     data_spec = ClassifySpec(
-        dataset.name, dataset.channels, dataset.classes, values.shape[1:2], standardizer
+        dataset.name, dataset.channels, dataset.classes, values.shape[1:2], standardizer, {}
     )
     model = ClassifyTask().model(config, data_spec)
     source = data.Batches(arrays, BATCH_SIZE, seed=0)

@@ -97,7 +97,7 @@ def read(size: Size) -> tuple[ClassifySpec, tuple[data.Batches, data.Batches]]:
     """Japanese Vowels: what the model has to know, and batches whose time eight devices share."""
     train, test = data.japanese_vowels()
     standardizer = data.Standardizer.fit(train.series)
-    data_spec = ClassifySpec(train.name, train.channels, train.classes, (32,), standardizer)
+    data_spec = ClassifySpec(train.name, train.channels, train.classes, (32,), standardizer, {})
 
     def batches(dataset: data.TimeSeriesDataset, seed: int | None) -> data.Batches:
         values, mask = data.pad(standardizer.apply(dataset.series), data_spec.max_length)

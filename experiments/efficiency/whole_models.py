@@ -36,7 +36,7 @@ def make_data_spec(length: int) -> ClassifySpec:
     """The data spec of a data set of equal lengths."""
     channels, classes = (tuple(map(str, range(n))) for n in (CHANNELS, CLASSES))
     standardizer = data.Standardizer.fit([np.eye(CHANNELS)])
-    return ClassifySpec("random", channels, classes, (length,), standardizer)
+    return ClassifySpec("random", channels, classes, (length,), standardizer, {})
 
 
 CLASSIFIER = LearningTask(

@@ -39,6 +39,7 @@ from flax_linattn.bench import Journal
 from flax_linattn.bench.report import markdown
 from flax_linattn.tasks.forecast.evaluate import evaluate_baselines
 from flax_linattn.tasks.forecast.windows import PanelWindows
+from flax_linattn.tasks.options import TooFewRowsError
 
 LENGTH = 96
 HORIZONS = (96, 192, 336, 720)
@@ -177,7 +178,7 @@ def write_row(
         return
     try:
         load_windows(config)
-    except ValueError:
+    except TooFewRowsError:
         return
     journal.row(key, partial(measure, size, config, key))
 
@@ -205,7 +206,7 @@ def choose(size: Size, journal: Journal) -> dict[str, dict[str, Any]]:
 @functools.lru_cache(maxsize=2)
 def _load_windows(config_json: str) -> tuple[Any, Any, training.Splits]:
     task = tasks.get_task("forecast")
-    config = task.Config.of(**json.loads(config_json)).resolve()
+    config = task.Config.from_json(json.loads(config_json)).resolve()
     rows = task.load(config)
     described = task.describe(rows, config)
     return rows, described, task.batches(rows, config, described, 1)
@@ -215,7 +216,7 @@ def load_windows(config: Any) -> tuple[Any, Any, training.Splits]:
     """Rows, what is learned of them, and windows.
 
     Raises:
-        ValueError: there are too few rows.
+        TooFewRowsError: there are too few rows.
     """
     return _load_windows(json.dumps(config.to_json(), sort_keys=True))
 

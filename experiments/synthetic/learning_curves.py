@@ -74,7 +74,7 @@ def measure(size: Size, journal: Journal) -> None:
         for mechanism in place.mechanisms:
             setting = load_setting(None if place.setting == STANDARD else place.setting)
             key = {**dataclasses.asdict(place), "mechanism": mechanism, **setting._asdict()}
-            del key["mechanisms"]
+            del key["mechanisms"], key["runs"]  # the results hold all runs
             journal.row(key, partial(train_place, size, place, mechanism, setting))
 
 

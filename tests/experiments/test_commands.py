@@ -8,6 +8,7 @@ import pytest
 import experiments
 from experiments import again, extra_line, report
 from experiments.measured import Measured
+from experiments.tables.table import data_folder
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,3 +114,49 @@ def test_every_experiment_names_its_own_module():
         assert (experiment.folder / f"{experiment.name}.py").is_file()
         for scale in experiment.sizes:
             assert experiment.module in experiment.command(scale)
+
+
+class Visits(again.RepeatJournal):
+    """A journal that returns stored rows, and counts which."""
+
+    def __init__(self, path, rows):
+        super().__init__(path, rows, {})
+        self.visited = set()
+
+    def row(self, key, measure):
+        row = super().row(key, measure)
+        self.visited |= {n for n, known in enumerate(self._known) if known is row}
+        return row
+
+
+STARTS_PROCESSES = "efficiency.cold_starts"
+PARTLY_AVAILABLE = ("classification.uea_ucr", "forecasting.patch")
+"""They need the files of an archive, or PyTorch."""
+SLOW = ("forecasting.patch", "synthetic.recall")
+MEASURED = [
+    pytest.param(
+        one,
+        scale,
+        id=f"{one.short_name} {scale}".strip(),
+        marks=[pytest.mark.slow] * (one.short_name in SLOW),
+    )
+    for one in report.all_experiments()
+    for scale in one.sizes
+    if isinstance(one, Measured) and one.stored(scale).is_file()
+    if one.short_name != STARTS_PROCESSES
+]
+
+
+@pytest.mark.parametrize(("experiment", "scale"), MEASURED)
+def test_stored_rows_are_found_by_the_command(experiment, scale):
+    """Or ``--again`` could not repeat them, and an interrupted command would not resume."""
+    stored = experiment.stored(scale)
+    rows = json.loads(stored.read_text())["rows"]
+    journal = Visits(stored, rows)
+    try:
+        experiment.measure(experiment.sizes[scale], journal)
+    except SystemExit as message:
+        pytest.skip(str(message))
+    if data_folder() is None or experiment.short_name in PARTLY_AVAILABLE:
+        pytest.skip(f"{len(journal.visited)} of {len(rows)} rows have their data here")
+    assert len(journal.visited) == len(rows)
