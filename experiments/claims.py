@@ -40,7 +40,7 @@ PAGE = Path(__file__).with_suffix(".md")
 PAPERS = ("Aaren", "Element-wise attention", "TaylorShift", "Expressive attention")
 LOCATIONS = ("abstract", "introduction", "section", "background", "algorithm", "equation", "table",
              "figure", "discussion", "conclusion", "appendix")  # fmt: skip
-"""The order of claims within a paper."""
+"""Kinds of parts of a paper, in the order of its claims."""
 
 
 def _fixed(word: str, where: str, says: str, ours: str) -> Statement:
@@ -73,8 +73,8 @@ CHECKED = (
         FAILS,
         "Aaren, algorithm 1",
         "algorithm 1 as printed computes all prefixes",
-        "arithmetic: its strides 2^1, 2^2, ... never merge a token with the one before; with 2^0, "
-        "2^1, ... they do",
+        "arithmetic: its strides 2^1, 2^2, ... never merge a token with the previous one; with "
+        "2^0, 2^1, ... they do",
     ),
     _tested(
         "Aaren, section 3.3, figures 3 and 4",
@@ -85,7 +85,7 @@ CHECKED = (
     _fixed(
         IN_PART,
         "Aaren, section 5",
-        "RWKV, RetNet and Linear Transformer bias tokens by their time stamp; Aaren does not",
+        "RWKV, RetNet and the Linear Transformer bias tokens by their time stamp; Aaren does not",
         "by their equations: `rwkv` and `retention` decay with the distance, `linear` does not",
     ),
     _tested(
@@ -106,7 +106,7 @@ CHECKED = (
     ),
     _tested(
         "TaylorShift, equations 1 to 4, algorithm 1, figure 1",
-        "direct and efficient form are the same function",
+        "the direct and the efficient form compute the same function",
         f"{SHIFT}::test_direct_efficient_and_algorithm_1_agree",
     ),
     _tested(
@@ -124,7 +124,8 @@ CHECKED = (
         IN_PART,
         "TaylorShift, equation 10",
         "the efficient form takes the fewest operations with heads of 0.52 channels",
-        "arithmetic: 8 d^3 + 10 d^2 = 4, not 9 d^3, gives 0.53; both mean the most heads "
+        "arithmetic: 8 d^3 + 10 d^2 = 4, instead of 9 d^3, gives 0.53; both mean as many heads as "
+        "possible "
         f"(`tests/{SHIFT}::test_the_optimal_dimension_of_heads`)",
     ),
     _tested(
@@ -147,7 +148,7 @@ CHECKED = (
 """Claims on equations and arithmetic."""
 
 FILES = "the files are not available here, and nothing is downloaded"
-GPUS = "a matter of the authors' GPUs"
+GPUS = "these depend on the authors' GPUs"
 
 NOT_MEASURED = (
     _fixed(IMPOSSIBLE, "Aaren, table 1", "scores on the data sets of D4RL", FILES),
@@ -168,14 +169,15 @@ NOT_MEASURED = (
     _fixed(IMPOSSIBLE, "Aaren, appendix F", "hours of training", GPUS),
     Statement(
         "Element-wise attention, introduction",
-        "linear RNNs and state space models are inferior to attention, as they compress and "
+        "linear RNNs and state-space models are inferior to attention, as they compress and "
         "diminish what came before",
-        why="no rule was stated for it; recurrent networks have rows in single tables",
+        why="no rule was stated for this claim; some tables have rows with recurrent networks",
     ),
     Statement(
         "Element-wise attention, table 1",
         "AFT costs O(D) per cached token in inference",
-        why="its position biases have as many rows as its cache; `cache` times its steps at one D",
+        why="the operations of a step were not counted, because its position biases have as many "
+        "rows as its cache; `cache` measures the time of steps at one D only",
     ),
     _fixed(
         IMPOSSIBLE,
@@ -193,13 +195,13 @@ NOT_MEASURED = (
         IMPOSSIBLE,
         "Element-wise attention, table 4",
         "Traffic",
-        f"{FILES}; one sensor of another data set stands for it",
+        f"{FILES}; one sensor of another data set replaces it",
     ),
     _fixed(
         IMPOSSIBLE,
         "TaylorShift, table 3 and section 5.3",
-        "from size Ti to S on ImageNet TaylorShift gains 4.3 points, the Transformer 3.5",
-        "ImageNet at size S takes GPUs for days",
+        "on ImageNet TaylorShift gains 4.3 points from size Ti to S, the Transformer gains 3.5",
+        "ImageNet at size S takes days on GPUs",
     ),
     Statement(
         "TaylorShift, table 3 (stars)",
@@ -217,7 +219,7 @@ NOT_MEASURED = (
         IMPOSSIBLE,
         "TaylorShift, table 8",
         "convolutions lose 0.8 points on ImageNet (S)",
-        "ImageNet at size S takes GPUs for days",
+        "ImageNet at size S takes days on GPUs",
     ),
     Statement(
         "Expressive attention, figure 5",
@@ -227,7 +229,7 @@ NOT_MEASURED = (
     Statement(
         "Expressive attention, discussion",
         "expressive attention may raise performance in language and reasoning",
-        why="out of the paper's scope, and of ours",
+        why="beyond the scope of the paper, and of this project",
     ),
 )
 """Claims without a measurement, and why."""
@@ -237,11 +239,11 @@ class JudgedStatement(NamedTuple):
     """A statement and the verdict on it.
 
     Attributes:
-        statement: of the paper.
-        verdict: of our rows.
-        by: names of the result files, or "-".
-        measured: when, and at which commit.
-        early: whether that was before the rules were stated.
+        statement: Claim of a paper.
+        verdict: Our verdict on it.
+        by: Names of the result files, or "-".
+        measured: Date and commit of the measurement, or "-".
+        early: Whether the measurement is older than the rules.
     """
 
     statement: Statement
@@ -284,7 +286,7 @@ def paper_statements(experiment: Measured) -> list[Statement]:
 
 
 def _judged(experiment: Measured, stored: Path) -> Iterator[JudgedStatement]:
-    """By one file of results."""
+    """The verdicts by one file of results."""
     results = json.loads(stored.read_text())
     for statement in paper_statements(experiment):
         verdict = statement.verdict(results["rows"])
@@ -297,7 +299,7 @@ def _judged(experiment: Measured, stored: Path) -> Iterator[JudgedStatement]:
 
 
 def _judged_over(statement: Statement) -> JudgedStatement:
-    """By the rows of several files of results."""
+    """The verdict by the rows of several files of results."""
     files = {name: PAGE.parent / f"{name}.json" for name in statement.results}
     for name, file in files.items():
         if not file.is_file():
@@ -318,7 +320,7 @@ def _origin(results: dict[str, Any]) -> str:
 
 
 def _judged_table(table: Table) -> Iterator[JudgedStatement]:
-    """By the runs of a table, a line for each claim of the paper, measure and protocol.
+    """The verdicts by the runs of a table, for each claim of the paper, measure and protocol.
 
     Runs that are older than a margin are left out already.
     """
@@ -344,13 +346,13 @@ def _table_verdict(judged: Outcome) -> Verdict:
 
 
 def paper(statement: Statement) -> int:
-    """The place of its paper among ``PAPERS``."""
+    """The index of a statement's paper in ``PAPERS``."""
     where = statement.where.lower()
     return next(i for i, name in enumerate(PAPERS) if where.startswith(name.lower()))
 
 
 def location(statement: Statement) -> tuple[Any, ...]:
-    """Where a statement stands in the papers, in their order: paper, kind of part, number."""
+    """A key that sorts statements as in the papers: paper, kind of part, number."""
     at = statement.where.lower().removeprefix(PAPERS[paper(statement)].lower())
     parts = sorted((at.find(name), i) for i, name in enumerate(LOCATIONS) if name in at)
     first, kind = parts[0] if parts else (0, -1)
@@ -367,14 +369,12 @@ def _parts(number: str) -> list[int]:
 def render(experiments: Iterable[Experiment], page: Path = PAGE) -> str:
     """Writes the page and returns its text."""
     judged = judge_statements(experiments)
-    first = (
-        f"{len(judged)} lines; a claim with several metrics, protocols or runs has one line each."
-    )
+    first = f"{len(judged)} lines; a claim has one line for each metric, protocol and set of runs."
     if any(one.early for one in judged):
         first += (
-            " Measurements older than the rules below do not test them: they are counted "
-            "separately and marked *before the rules*. So are verdicts whose judge was attached "
-            "or changed after the rows were known."
+            " Results measured before the rules below were stated do not test them: they are "
+            "counted separately and marked *before the rules*. So are verdicts whose calculation "
+            "was added or changed after the results were known."
         )
     parts = [first, _counts(judged)]
     for number, of_paper in itertools.groupby(judged, lambda one: paper(one.statement)):
@@ -396,7 +396,7 @@ def render(experiments: Iterable[Experiment], page: Path = PAGE) -> str:
 
 
 def _counts(judged: list[JudgedStatement]) -> str:
-    """How many claims of a paper have each verdict."""
+    """A table of the number of claims with each verdict, by paper."""
 
     def line(name: str, of_paper: list[JudgedStatement]) -> list[str]:
         words = [one.verdict.word for one in of_paper if not one.early]

@@ -100,7 +100,7 @@ def measure_text(judged: Outcome) -> str:
 
 
 def difference_text(judged: Outcome) -> str:
-    """The interval that decides, in per cent of the second column, and that of all runs.
+    """The interval that decides, in percent of the second column, and that of all runs.
 
     It is over data sets, or of a single row over its seeds.
     """
@@ -150,7 +150,7 @@ def published_lines(of: StoredTable) -> Iterator[list[str]]:
 
 
 def _shares(of: StoredTable, metric: Metric, column: str) -> Iterator[float]:
-    """Our mean's difference from the published one in per cent, a row a number."""
+    """Our mean's difference from the published one in percent, a row a number."""
     for cells in of.rows.values():
         cell = cells.get(column)
         published = cell.paper.get(metric.name) if cell else None

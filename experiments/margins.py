@@ -18,7 +18,7 @@ class Margin(NamedTuple):
     """A fraction of the other model's number.
 
     Attributes:
-        fraction: such as 0.05 for five per cent.
+        fraction: such as 0.05 for five percent.
         stated: when, in ISO 8601.
     """
 

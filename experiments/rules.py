@@ -36,11 +36,11 @@ medians of the same program differ as much from hour to hour, so that less repea
 EQUAL = 1.1
 """Up to a tenth more is no more. It is as near as medians of programs that run in turns come, and
 stands well below ``TIE``, so that doubt speaks for neither side. A whole number of sequences in a
-budget, which is found to a few per cent, is no better known."""
+budget, which is found to a few percent, is no better known."""
 
 SAME_BYTES = 1.05
 """Memory is counted, not measured, and would need no margin but for what the compiler rounds up
-and lays out differently as shapes change: a few per cent."""
+and lays out differently as shapes change: a few percent."""
 
 POWER = 0.25
 """An exponent is that of a whole power within the middle half of the way to the next one."""

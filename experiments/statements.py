@@ -23,10 +23,10 @@ class Statement:
         says: what it says, in our words.
         judge: the verdict of an experiment's rows; None where nothing is measured.
         why: where nothing is measured, the reason.
-        results: Names of the result files whose rows judge the claim; each row names its file under
-            "results". Defaults to the results of the experiment itself.
-        stated: Time, in ISO 8601, at which its judge was attached or last changed, where rows were
-            known by then. Defaults to a time no later than its rules.
+        results: Names of the result files whose rows decide the claim; each row names its file
+            under "results". Defaults to the results of the experiment itself.
+        stated: Time, in ISO 8601, at which ``judge`` was added or last changed, if rows were known
+            by then. Defaults to a time no later than its rules.
     """
 
     where: str
@@ -49,7 +49,7 @@ class Statement:
 def statements_table(
     statements: Iterable[Statement], rows: Rows, head: Mapping[str, Any]
 ) -> list[str]:
-    """A line a statement, and the rules that decided; nothing if there are none.
+    """One line per statement, and the rules that decided; nothing if there are none.
 
     Args:
         statements: of the paper.
@@ -62,7 +62,7 @@ def statements_table(
 
     def word(statement: Statement, verdict: Verdict) -> str:
         day, time = statement.stated[:10], statement.stated[11:16]
-        late = f", *judged so since {day} {time} UTC, after these rows were measured*"
+        late = f", *judged this way since {day} {time} UTC, after these rows were measured*"
         return f"**{verdict.word}**" + late * early((), head, statement.stated)
 
     lines = [[f"{s.where}: {s.says}", v.ours, word(s, v)] for s, v in judged]
@@ -107,6 +107,6 @@ def _time(stated: str) -> str:
 
 
 def early(rules: Iterable[Rule], head: Mapping[str, Any], stated: str = "") -> bool:
-    """Whether rows were measured before they were judged so: the rules, or ``Statement.stated``."""
+    """Whether rows were measured before the rules, or ``Statement.stated``, that judge them."""
     times = [*(rule.stated for rule in rules), *[stated] * bool(stated)]
     return any(not is_stated_before(time, head) for time in times)

@@ -1,8 +1,8 @@
-"""TaylorShift expanded around another point: what the choice of the point changes.
+"""TaylorShift expanded around another point: effect of the expansion point.
 
     python -m experiments.attention.expansion_point
 
-The TaylorShift paper expands the exponential around 0. Its reason: another point a "is just a shift
+The TaylorShift paper expands the exponential around 0, because another point a "is just a shift
 of the input and a scaling of the output", which training can adjust (appendix D.1). The factor
 exp(a) cancels in the normalization. The shift subtracts a constant from all scores. A layer of unit
 vectors can represent it with one more channel, in which all queries and all keys are constant.
@@ -54,9 +54,9 @@ def distances(q: NDArray, k: NDArray, temperature: float, point: float) -> dict[
     """Total variation distances to the weights of the expansion around ``point``, not causal.
 
     Returns:
-        ``around_0``: of the expansion around 0 of the same queries and keys; ``unscaled``: of that
-        around ``point`` without the factor exp(point); ``shifted``: of that around 0 with one more
-        channel. Means over queries, 0 to 1.
+        Means over queries, 0 to 1. ``around_0``: distance of the expansion around 0 of the same
+        queries and keys; ``unscaled``: of the expansion around ``point`` without the factor
+        exp(point); ``shifted``: of the expansion around 0 with one more channel.
     """
     q, k = (x / jnp.linalg.norm(x, axis=-1, keepdims=True) for x in map(jnp.asarray, (q, k)))
     around = (0.5, 1 - point, 1 - point + point**2 / 2)
@@ -100,19 +100,20 @@ def judge_shift(rows: Rows) -> Verdict:
     apart = [row["around_0"] for row in rows]
     return Verdict(
         word,
-        f"with one more channel, {ours}; without it the distance is {min(apart):.2g} to "
-        f"{max(apart):.2g}",
+        f"{ours} with one more channel, {min(apart):.2g} to {max(apart):.2g} without it",
     )
 
 
 def equal(rows: Rows, name: str) -> Verdict:
     """The verdict on "these weights are equal"."""
     error = max(row[name] for row in rows)
-    return Verdict(Word(HOLDS if error <= ROUNDING else FAILS, EQUAL), f"at most {error:.1g}")
+    return Verdict(
+        Word(HOLDS if error <= ROUNDING else FAILS, EQUAL), f"distance at most {error:.1g}"
+    )
 
 
 def table(rows: Rows, size: Size) -> str:
-    """A line an expansion point; for both sources the distances."""
+    """One line per expansion point, with the distances for both sources."""
     names = list(dict.fromkeys(row["source"] for row in rows))
     parts = {
         "around_0": "expansion around 0",
@@ -133,13 +134,21 @@ WHERE = "TaylorShift, appendix D.1"
 
 EXPERIMENT = Measured(
     module="experiments.attention.expansion_point",
-    about="TaylorShift, appendix D.1: the point of the Taylor expansion, which it argues about",
+    about="TaylorShift, appendix D.1: the point of the Taylor expansion",
     sizes={"": Size()},
     measure=measure,
     table=table,
     statements=(
-        Statement(WHERE, "another point a scales the output, which cancels", judge_scaling),
-        Statement(WHERE, "another point a shifts the input, which a layer can do", judge_shift),
+        Statement(
+            WHERE,
+            "expanding around another point a scales the output by a factor that cancels",
+            judge_scaling,
+        ),
+        Statement(
+            WHERE,
+            "expanding around another point a shifts the input, which a layer can represent",
+            judge_shift,
+        ),
     ),
     left_out={"": "whether training learns the shift"},
 )

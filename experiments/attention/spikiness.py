@@ -1,4 +1,4 @@
-"""How much of its weight a query gives to few tokens: "spikiness", by mechanism.
+"""Spikiness by mechanism: how much of its weight a query gives to few tokens.
 
     python -m experiments.attention.spikiness
 
@@ -48,7 +48,7 @@ class Size:
 
     mechanisms: tuple[str, ...] = (SOFTMAX, EXACT, EA_6, EA_2, HEDGEHOG, LINEAR)
     stds: tuple[float, ...] = (0.5, 1.0, 2.0)
-    """Of queries and keys; after layer normalization a layer's is about 1."""
+    """Standard deviations of queries and keys; in a layer with layer normalization about 1."""
     queries: int = 64
     keys: int = 256
     num_heads: int = 2
@@ -85,7 +85,7 @@ def sharpness(size: Size, name: str, std: float, seed: int) -> dict[str, float]:
 
 
 def numbers(rows: Rows, name: str, std: float) -> dict[str, list[float]]:
-    """Both numbers by seed at a std of queries and keys, each 0 of equal weights.
+    """Both numbers by seed at a std of queries and keys; equal weights have 0.
 
     Raises:
         NotMeasuredError: there are none.
@@ -99,7 +99,7 @@ def numbers(rows: Rows, name: str, std: float) -> dict[str, list[float]]:
 
 
 def compare(rows: Rows, name: str, other: str) -> tuple[Word, str]:
-    """The word on "it keeps the other's spikiness", and the ratios."""
+    """The verdict on "it keeps the other's spikiness", and the ratios."""
     words, texts = [], []
     for std in dict.fromkeys(row["std"] for row in rows):
         theirs = numbers(rows, other, std)
@@ -109,7 +109,7 @@ def compare(rows: Rows, name: str, other: str) -> tuple[Word, str]:
             words.append(above(ratio, MIN_FRACTION, SPIKINESS))
             of_std.append(f"{key} {text(ratio, 2).lstrip('+')}")
         texts.append(f"{', '.join(of_std)} (std {std:g})")
-    return combine(words), f"{name} of {other}: {', '.join(texts)}"
+    return combine(words), f"{name} relative to {other}: {', '.join(texts)}"
 
 
 def keeps(names: Sequence[str], other: str) -> Judge:
@@ -171,8 +171,8 @@ EXPERIMENT = Measured(
         ),
     ),
     left_out={
-        "": "weights of trained layers, whose queries and keys may be larger; other scales than "
-        "K**-0.5 of the scores of softmax"
+        "": "weights of trained layers, whose queries and keys may be larger; scales of the scores "
+        "of softmax other than K**-0.5"
     },
 )
 

@@ -89,7 +89,7 @@ def errors(q: NDArray, k: NDArray, v: NDArray, scale: float, order: int) -> dict
 
 
 def judge_near(rows: Rows) -> Verdict:
-    """The verdict on figure 3: the order 6 is nearer to e^x than the order 2, both near 0."""
+    """The verdict on figure 3: order 6 is nearer to e^x than order 2, and both are near at 0."""
     by = {(row["source"], row["scale"], row["order"]): row["output"] for row in rows}
     nearer = [by[source, scale, 6] < error for (source, scale, n), error in by.items() if n == 2]
     min_scale = min(scale for _, scale, _ in by)
@@ -97,13 +97,13 @@ def judge_near(rows: Rows) -> Verdict:
     word = HOLDS if all(nearer) and at_0 <= NEAR else FAILS
     return Verdict(
         Word(word, NEARER),
-        f"EA-6 nearer in {sum(nearer)} of {len(nearer)} cases; error of EA-2 {at_0:.1g} at a std "
-        f"of {min_scale:g}",
+        f"EA-6 is nearer in {sum(nearer)} of {len(nearer)} cases; EA-2 has an error of {at_0:.1g} "
+        f"at a std of {min_scale:g}",
     )
 
 
 def table(rows: Rows, size: Size) -> str:
-    """A line a scale; for both sources the output's error and the weights'."""
+    """One line per scale; for both sources the output's error and the weights'."""
     names = list(dict.fromkeys(row["source"] for row in rows))
     heads = ["std"]
     for name in names:

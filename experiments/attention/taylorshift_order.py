@@ -55,7 +55,7 @@ def distance(q: NDArray, k: NDArray, temperature: float, order: int) -> dict[str
 
 
 def table(rows: Rows, size: Size) -> str:
-    """A line a temperature; for both sources a column an order."""
+    """One line per temperature; for both sources a column an order."""
     names = list(dict.fromkeys(row["source"] for row in rows))
     weights: dict[Any, float] = {
         (row["source"], row["temperature"], row["order"]): row["weights"] for row in rows

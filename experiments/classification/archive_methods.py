@@ -154,8 +154,8 @@ def select_values(values: Mapping[str, Any]) -> dict[str, Any]:
 _EXPENSIVE = "an estimated 10 minutes of a core or more"
 AUGMENTED = ("ArrowHead", "OSULeaf", "JapaneseVowels", "UWaveGestureLibrary")
 _AUGMENTED = (
-    "augmentation was run on four data sets alone, chosen before these runs: three small training "
-    "sets on which the attention of the default has little or no weight, and one where it counts"
+    "augmentation was run only on four data sets, chosen before these runs: three small training "
+    "sets on which the attention of the default has little or no weight, and one where it has more"
 )
 _NOT_LARGE = tuple(name for name in DATA_SETS if name not in (LARGE, "PLAID"))
 METHODS = {

@@ -17,8 +17,8 @@ MIN_FRACTION = 0.75
 """Smallest fraction of a series that a crop keeps."""
 NUM_SPEEDS = 4
 SPEED_STD = 0.3
-"""Number of segments of a series with their own speeds, and standard deviation of the logarithm of
-a speed."""
+"""Number of segments of a series, each with a speed, and standard deviation of the logarithm of a
+speed."""
 SCALE_STD, NOISE_STD = 0.1, 0.05
 """Standard deviations of the factor of a channel, whose mean is 1, and of the noise; series are
 standardized."""
@@ -81,7 +81,7 @@ def mixup(batch: Batch, rng: np.random.Generator) -> Batch:
     """
     size = len(batch["labels"])
     other, real = np.arange(size), np.flatnonzero(batch["weight"])
-    other[real] = rng.permutation(real)  # rows of padding stay alone, without weight
+    other[real] = rng.permutation(real)  # padding examples are not mixed and have no weight
     ratio = rng.beta(MIXUP_ALPHA, MIXUP_ALPHA, size).astype(np.float32)
     first = ratio[:, None, None]
     values = first * batch["values"] + (1 - first) * batch["values"][other]

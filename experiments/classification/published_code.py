@@ -4,11 +4,11 @@
 
 CLONE is a clone of https://github.com/thuml/Time-Series-Library with its requirements installed.
 Two of its commits train with the options of ``scripts/classification/Transformer.sh``, and select
-the epoch on the test set, as the papers do: that of Aaren's time lowers the learning rate in every
-fifth epoch, the latest keeps it. The seed, which ``run.py`` fixes, is set from outside, and so is
-the causal mask, which Aaren's paper adds to the transformer. Packages that only other models and
-data sets need are left out. Our rows are the stored ones of ``experiments.classification.aaren``
-by the same protocols.
+the epoch on the test set, as the papers do. The commit from the time of the Aaren paper lowers the
+learning rate every fifth epoch; the latest one keeps it constant. The seed, which ``run.py`` fixes,
+is set from outside, and so is the causal mask, which the Aaren paper adds to the transformer.
+Packages that only other models and data sets need are replaced by empty modules. Our rows are the
+stored ones of ``experiments.classification.aaren`` by the same protocols.
 """
 
 from __future__ import annotations
@@ -45,11 +45,12 @@ class Version(NamedTuple):
     """A commit of the published code.
 
     Attributes:
-        commit: of the clone.
-        protocol: ours that repeats it, in ``experiments.classification.aaren``.
-        masks: of attention, "causal" or "none".
-        seeds: number of runs with each mask.
-        options: of its own. The script has 100 epochs; the falling rate leaves nothing after 15.
+        commit: Commit of the clone.
+        protocol: Our protocol that repeats it, in ``experiments.classification.aaren``.
+        masks: Attention masks, "causal" or "none".
+        seeds: Number of runs with each mask.
+        options: Further options. The script has 100 epochs; after 15 the falling learning rate is
+            too small to change anything.
     """
 
     commit: str
@@ -138,7 +139,9 @@ def train(version: Version, mask: str, seed: int) -> dict[str, Any]:
     """
     folder, repository = data_folder(), os.environ.get(TSLIB)
     if folder is None or repository is None:
-        raise SystemExit(f"set {TSLIB} to a clone of Time-Series-Library, and {DATA_FOLDER}.")
+        raise SystemExit(
+            f"set {TSLIB} to a clone of Time-Series-Library and {DATA_FOLDER} to the data."
+        )
     with tempfile.TemporaryDirectory() as root:
         code = Path(root, "code.tar")
         subprocess.run(
@@ -206,7 +209,7 @@ EXPERIMENT = Measured(
         )
         for version in (FALLING, CONSTANT)
     ),
-    left_out={"": "the other data sets and tasks of Time-Series-Library, for lack of time"},
+    left_out={"": "other data sets and tasks of Time-Series-Library, for lack of time"},
 )
 
 if __name__ == "__main__":

@@ -2,9 +2,9 @@
 
     python -m experiments.efficiency.aaren_scan
 
-Nothing is timed. The depth of a program is the longest chain of its operations of which each needs
-the result of the one before: how long it takes on a machine with enough processors. It is counted
-in the program as JAX traces it, for one sequence of N tokens. Two scans of the paper's operator are
+Nothing is timed. The depth of a program is the length of its longest chain of dependent operations.
+On a machine with enough processors it determines the run time. It is counted in the program as JAX
+traces it, for one sequence of N tokens. Two scans of the paper's operator are
 counted next to this library's forms: that of Hillis and Steele, which the paper outlines, and
 ``jax.lax.associative_scan``, which is as deep as that of Ladner and Fischer (section 5 of the
 paper). The memory of the block-by-block form is what the compiler plans.
@@ -46,8 +46,9 @@ DEPTH, BLOCK, WHOLE = "depth", "memory of a block", "memory of a whole sequence"
 PARALLEL, RECURRENT, CHUNKED = "parallel", "recurrent", "chunked"
 TRAINING = "parallel, with gradients"
 PROGRAM_NOTE = (
-    "; counted is the form `parallel`, differentiated by JAX. Training by default runs other "
-    "programs, not counted: the form `recurrent` on CPUs, a gradient of its own on accelerators"
+    "; this counts the form `parallel`, differentiated by JAX. By default, training runs other "
+    "programs, which were not counted: the form `recurrent` on CPUs, a custom gradient on "
+    "accelerators"
 )
 HILLIS, FISCHER = "Hillis and Steele", "Ladner and Fischer"
 
@@ -103,7 +104,7 @@ def arrays(size: Size, length: int) -> tuple[jax.ShapeDtypeStruct, ...]:
 
 
 def program_depth(size: Size, name: str, length: int) -> dict[str, Any]:
-    """The depth of causal Aaren by a form, and with ``TRAINING`` of its gradients."""
+    """The depth of causal Aaren by a form, with gradients for ``TRAINING``."""
     mechanism = ops.get_mechanism("aaren")
     form = name.partition(",")[0]
 
@@ -119,7 +120,7 @@ def program_depth(size: Size, name: str, length: int) -> dict[str, Any]:
 
 
 class Merges:
-    """A merge of prefixes that counts: by token the longest chain of merges, and all pairs."""
+    """Counts merges of prefixes: the longest chain of merges by token, and all pairs."""
 
     def __init__(self) -> None:
         self.pairs = 0
@@ -130,7 +131,7 @@ class Merges:
 
 
 def hillis_steele(merge: Merges, length: int) -> list[int]:
-    """Algorithm 1 with strides 1, 2, 4, ...: every token merges the one a stride before."""
+    """Algorithm 1 with strides 1, 2, 4, ...: every token merges the one a stride earlier."""
     steps, stride = [0] * length, 1
     while stride < length:
         steps = steps[:stride] + merge(steps[:-stride], steps[stride:])
@@ -139,7 +140,7 @@ def hillis_steele(merge: Merges, length: int) -> list[int]:
 
 
 def ladner_fischer(merge: Merges, length: int) -> list[int]:
-    """The recursion of ``jax.lax.associative_scan``: pairs, their prefixes, what lies between."""
+    """The recursion of ``jax.lax.associative_scan``: pairs, their prefixes, the other tokens."""
 
     def scan(steps: list[int]) -> list[int]:
         if len(steps) < 2:
@@ -164,7 +165,7 @@ def scan_steps(scan: Callable[[Merges, int], list[int]], length: int) -> dict[st
 
 
 def block_memory(size: Size, block: int) -> dict[str, Any]:
-    """Of the program that updates the state (a, c, m) by one block, whatever came before."""
+    """Memory of the program that updates the state (a, c, m) by one block."""
     mechanism = ops.get_mechanism("aaren", chunk_size=block)
 
     def update(q: Array, k: Array, v: Array, state: Any) -> Any:
@@ -178,7 +179,7 @@ def block_memory(size: Size, block: int) -> dict[str, Any]:
 
 
 def whole_memory(size: Size, block: int, length: int) -> dict[str, Any]:
-    """Of one program that has a whole sequence and reads it in blocks; it returns the state."""
+    """Memory of one program that reads a whole sequence in blocks and returns the state."""
     mechanism = ops.get_mechanism("aaren", chunk_size=block)
 
     def last(q: Array, k: Array, v: Array) -> Any:
@@ -201,13 +202,13 @@ def logarithmic(program: str) -> Judge:
         added = [b - a for a, b in itertools.pairwise(depths)]
         ratio = added[-1] / added[-2]
         word = HOLDS if ratio <= EQUAL else FAILS if ratio >= TIE else OPEN
-        forward = ", forward pass alone," if program == TRAINING else ""
+        forward = " the forward pass alone has" if program == TRAINING else ""
         (length, deepest), (_, loop) = points(rows, program)[-1], points(rows, RECURRENT)[-1]
         note = PROGRAM_NOTE if program == TRAINING else ""
         return Verdict(
             Word(word, LOGARITHMIC),
-            f"{number(deepest)} operations deep at N = {length:,}, {number(added[-1])} more for "
-            f"each factor of 4; token by token{forward} {number(loop)}{note}",
+            f"depth of {number(deepest)} operations at N = {length:,}, {number(added[-1])} more "
+            f"for each factor of 4; token by token,{forward} {number(loop)}{note}",
         )
 
     return judge
@@ -220,8 +221,8 @@ def judge_scan(program: str, steps: Callable[[float], float], *, has_log: bool) 
         of_steps = points(rows, program, "steps")
         as_said = all(y == steps(math.log2(n)) for n, y in of_steps)
         pairs = points(rows, program, "pairs")
-        shares = [y / (n * (math.log2(n) if has_log else 1)) for n, y in pairs]
-        flat = Word(HOLDS if shares[-1] <= EQUAL * shares[-2] else FAILS, STEPS)
+        ratios = [y / (n * (math.log2(n) if has_log else 1)) for n, y in pairs]
+        flat = Word(HOLDS if ratios[-1] <= EQUAL * ratios[-2] else FAILS, STEPS)
         words = [Word(HOLDS if as_said else FAILS, STEPS), flat, grows(pairs, 1)]
         n, last = of_steps[-1]
         ours = f"{last:.0f} steps and {pairs[-1][1]:,.0f} merges for N = {n:,}"
@@ -288,7 +289,7 @@ EXPERIMENT = Measured(
     statements=(
         Statement(
             "Aaren, abstract",
-            "Aaren trains in parallel, as Transformers do: depth of log2(N), not of N",
+            "Aaren trains in parallel, as Transformers do: the depth grows as log2(N), not as N",
             logarithmic(TRAINING),
         ),
         Statement(
@@ -312,7 +313,7 @@ EXPERIMENT = Measured(
             judge_blocks,
         ),
     ),
-    left_out={"": "machines with many processors, which alone turn depth into time"},
+    left_out={"": "machines with many processors, on which the depth determines the time"},
 )
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Processor seconds that a user waits before the work begins: imports, help, errors, first answers.
+"""CPU seconds that a user waits before the work begins: imports, help, errors, first answers.
 
     python -m experiments.efficiency.cold_starts
 
@@ -48,9 +48,9 @@ class Size:
     """Settings of the measurement at one scale.
 
     Attributes:
-        repeats: processes of each kind.
-        rows: of the table that a forecaster is trained on.
-        epochs: of its training.
+        repeats: Number of processes of each kind.
+        rows: Number of rows of the table that a forecaster is trained on.
+        epochs: Number of its training epochs.
     """
 
     repeats: int = 3
@@ -59,7 +59,7 @@ class Size:
 
 
 def commands(size: Size, folder: Path) -> Iterator[tuple[str, Sequence[str], str, int]]:
-    """What a process does, its arguments after ``python``, its input and its exit status."""
+    """A title of each process, its arguments after ``python``, its input and its exit status."""
     program = ("-m", "flax_linattn")
     yield "import jax and flax.nnx", ("-c", "import jax, flax.nnx"), "", 0
     importing = "from flax_linattn.models import LanguageModel"
@@ -79,7 +79,7 @@ def commands(size: Size, folder: Path) -> Iterator[tuple[str, Sequence[str], str
     name = f"train forecast, {size.rows:,} rows, {size.epochs} epochs"
     training = (*program, "train", "forecast", *options, "--run", str(run))
     yield name, training, "", 0
-    if not run.exists():  # its row was stored before
+    if not run.exists():  # its result is stored already
         processor_seconds(training, "", 0, str(folder / "programs"))
     observations = "\n".join(lines[-200:]) + "\n"
     yield "stream, 200 rows", (*program, "stream", str(run)), observations, 0
@@ -97,7 +97,7 @@ def measure(size: Size, journal: Journal) -> None:
     cores = os.sched_getaffinity(0)
     with tempfile.TemporaryDirectory() as folder, ExitStack() as ends:
         ends.callback(os.sched_setaffinity, 0, cores)
-        os.sched_setaffinity(0, {min(cores)})  # which processes inherit
+        os.sched_setaffinity(0, {min(cores)})  # which child processes inherit
         for name, arguments, text, status in commands(size, Path(folder)):
             seconds = partial(cold_and_warm, size, arguments, text, status)
             journal.row({"process": name}, seconds)
@@ -107,7 +107,7 @@ def cold_and_warm(size: Size, arguments: Sequence[str], text: str, status: int) 
     """Seconds of each process, by the cache that it finds.
 
     Raises:
-        RuntimeError: a process ended in another way than expected.
+        RuntimeError: a process ended with another exit status than expected.
     """
     seconds: dict[str, list[float]] = {FIRST: [], SECOND: []}
     for _ in range(size.repeats):
@@ -138,7 +138,7 @@ def processor_seconds(arguments: Sequence[str], text: str, status: int, programs
 
 
 def table(rows: Rows, size: Size) -> str:
-    """A line for each process."""
+    """A table with a line for each process."""
     lines = [
         [row["process"], *(interval(row["seconds"][cache]) for cache in (FIRST, SECOND))]
         for row in rows

@@ -3,7 +3,7 @@
     python -m experiments.efficiency.complexities
 
 Nothing is timed: operations are counted in the programs as JAX traces them, of one sequence, one
-head of D channels, not causal, as the equations that table 1 sums up.
+head of D channels, not causal, as in the equations that table 1 summarizes.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ class Size:
     lengths: tuple[int, ...] = (256, 512, 1024)
     dims: tuple[int, ...] = (64, 128, 256)
     small_dims: tuple[int, ...] = (5, 10, 20)
-    """Of polynomials of dot products of order 4: more channels have too many features."""
+    """D for polynomials of dot products of order 4: more channels have too many features."""
     orders: tuple[int, ...] = (8, 16, 32)
-    """Of EA-series."""
+    """Orders of EA-series."""
     length: int = 256
     dim: int = 32
     order: int = 6
@@ -74,7 +74,7 @@ def measure(size: Size, journal: Journal) -> None:
 def add(
     journal: Journal, what: str, name: str, fixed: dict[str, int], variants: list[dict[str, int]]
 ) -> None:
-    """A row for each variant of the fixed sizes; each names what varies."""
+    """Adds a row for each variant of the fixed sizes; each names what varies."""
     for variant in variants:
         (varies,) = variant
         key = {"what": what, "mechanism": name, "varies": varies, **fixed, **variant}
@@ -132,21 +132,23 @@ def costs(what: str, name: str, **powers: int) -> Judge:
 def judge_products(rows: Rows) -> Verdict:
     """The verdict on polynomials of dot products, with t as the order and as the terms.
 
-    By order 2 alone: of order 4 no D is possible at which lower powers no longer count.
+    Only order 2 decides: at order 4 no D is possible that is so large that the highest power
+    dominates.
     """
     of_2, of_4 = (power(rows, TRAINING, TAYLOR, "dim", order=order) for order in (2, 4))
     by_order, by_terms = grows(of_2, 2), grows(of_2, 3)
     slopes = " and ".join(f"D^{exponent(pair):.2f}" for pair in itertools.pairwise(of_4))
     return Verdict(
         combine([by_order, by_terms]),
-        f"counted: order 2, of 3 terms, D^{exponent_text(of_2)}, as each of the D^2 features has D "
-        f"values: {by_order} with t as the order, {by_terms} with t as the number of terms; order "
-        f"4, up to D = {of_4[-1][0]}, still bends ({slopes}) and is not judged",
+        f"counted: D^{exponent_text(of_2)} at order 2, which has 3 terms, because each of the D^2 "
+        f"features has D values: {by_order} with t as the order, {by_terms} with t as the number "
+        f"of terms; at order 4 the exponent still changes at D = {of_4[-1][0]} ({slopes}), so it "
+        "is not judged",
     )
 
 
 def table(rows: Rows, size: Size) -> str:
-    """A line a mechanism and what varies."""
+    """One line per program, mechanism and varying size."""
     groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for row in rows:
         order = row[ORDER] if row["mechanism"] == TAYLOR else None

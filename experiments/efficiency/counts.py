@@ -10,9 +10,10 @@ from jax.extend import core
 
 
 def depth(jaxpr: core.Jaxpr) -> float:
-    """The longest chain of operations in a program; an upper bound of it where there are loops.
+    """The longest chain of operations in a program; an upper bound if there are loops.
 
-    A loop counts as its passes times the depth of its body, though passes may overlap.
+    A loop counts as the number of its passes times the depth of its body, although passes may
+    overlap.
     """
     at: dict[Any, float] = {}
     for equation in jaxpr.eqns:
@@ -51,7 +52,9 @@ def _bodies(params: dict[str, Any]) -> Iterator[core.Jaxpr]:
 
 def _check(name: str) -> None:
     if name == "while":
-        raise ValueError("the program does not say how many passes its loop makes.")
+        raise ValueError(
+            "expected loops with a known number of passes, got a while loop; use lax.scan."
+        )
 
 
 def _is_literal(variable: Any) -> bool:
@@ -59,9 +62,9 @@ def _is_literal(variable: Any) -> bool:
 
 
 def work(jaxpr: core.Jaxpr) -> float:
-    """The number of operations of a program on single numbers, a loop for all of its passes.
+    """The number of scalar operations of a program, with all passes of its loops.
 
-    A product and a sum count one each; moving numbers counts nothing.
+    A multiplication and an addition count as one operation each; moving numbers counts as none.
     """
     return sum(map(_operations, jaxpr.eqns))
 

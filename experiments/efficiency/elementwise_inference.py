@@ -103,7 +103,7 @@ def sa_memory(rows: Rows) -> Verdict:
     """SA's state is linear in both."""
     points = [(m["tokens"], m["state_bytes"]) for m in rows[0]["streams"]["SA"]]
     by_batch = [(row["batch"], row["streams"]["SA"][-1]["state_bytes"]) for row in rows]
-    text = f"its cache as L^{exponent(points):.2f} and batch^{exponent(by_batch):.2f}"
+    text = f"its cache grows as L^{exponent(points):.2f} and batch^{exponent(by_batch):.2f}"
     return Verdict(combine([grows(points, 1), grows(by_batch, 1)]), text)
 
 
@@ -111,7 +111,7 @@ def linear_latency(rows: Rows) -> Verdict:
     curves = [
         [(m["tokens"], m["seconds"]) for m in points] for points in stream_points(rows, SERIES)
     ]
-    text = f"all tokens take as L^p with p = {span(map(exponent, curves))}"
+    text = f"the time of all tokens grows as L^p, p = {span(map(exponent, curves))}"
     return Verdict(combine(grows(curve, 1) for curve in curves), text)
 
 

@@ -100,7 +100,7 @@ def memory(step: Any, params: Any, length: int, budget: float) -> dict[str, Any]
 def greatest_batch(
     needed: Callable[[int], int], one: int, fixed: int, budget: float, tries: int = 2
 ) -> int:
-    """The greatest batch within the budget, to a few per cent; 0 if not even one fits.
+    """The greatest batch within the budget, to a few percent; 0 if not even one fits.
 
     Args:
         needed: bytes by batch, each a compilation: nearly a straight line.
@@ -183,13 +183,13 @@ def against_printed(judge: Callable[[Rows, str], Verdict]) -> Judge:
 
 def linear_memory(rows: Rows) -> Verdict:
     curves = {name: needed_bytes(rows, name) for name in SERIES}
-    powers = (f"{name} as L^{exponent(curve):.2f}" for name, curve in curves.items())
+    powers = (f"{name} grows as L^{exponent(curve):.2f}" for name, curve in curves.items())
     return Verdict(combine(grows(c, 1) for c in curves.values()), ", ".join(powers))
 
 
 def quadratic_memory(rows: Rows, name: str) -> Verdict:
     curve = needed_bytes(rows, name)
-    return Verdict(grows(curve, 2), f"{name} as L^{exponent(curve):.2f}")
+    return Verdict(grows(curve, 2), f"{name} grows as L^{exponent(curve):.2f}")
 
 
 def exponential_memory(rows: Rows, name: str) -> Verdict:

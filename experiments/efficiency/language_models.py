@@ -40,11 +40,11 @@ class Size:
     """Settings of the measurement at one scale.
 
     Attributes:
-        mechanisms: of our models.
-        lengths: T of a training batch.
-        batch_size: sequences of a training batch.
-        positions: tokens that are read before one is generated.
-        rounds: how often each training step is timed; a generated token 20 times as often.
+        mechanisms: Mechanisms of our models.
+        lengths: Lengths T of the sequences of a training batch.
+        batch_size: Number of sequences of a training batch.
+        positions: Numbers of tokens that are read before one is generated.
+        rounds: How often each training step is timed; a generated token is timed 20 times as often.
         seconds: Time budget of a row; after three rounds, no further round starts beyond it.
     """
 
@@ -89,7 +89,7 @@ def train(size: Size, length: int) -> dict[str, Any]:
 
 
 def our_step(mechanism: str, tokens: np.ndarray) -> tuple[Callable[[], Any], dict[str, Any]]:
-    """A call that does a training step, and what its program costs."""
+    """A function that runs a training step, and the memory and parameters of its program."""
     model = make_model(mechanism)
     graph, params, rest = nnx.split(model, nnx.Param, ...)
     optimizer = optax.adamw(LEARNING_RATE)
@@ -227,7 +227,7 @@ def make_torch(torch: Any) -> Any:
 
 
 def table(rows: Rows, size: Size) -> str:
-    """A line for each model: milliseconds, and how they stand to PyTorch's transformer."""
+    """One line per model: milliseconds, and speed relative to PyTorch's transformer."""
     header, columns = ["model"], []
     for row in rows:
         unit = "step" if row["what"] == "training" else "token"

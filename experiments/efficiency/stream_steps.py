@@ -338,8 +338,8 @@ EXPERIMENT = Measured(
         Statement(
             "Element-wise attention, section 3.4",
             "the inference cost of EA-series approaches that of RNNs",
-            why="no row compares a step of attention alone with that of a GRU in the same block: "
-            "ours is that of a whole model, the cell's is bare",
+            why="no row compares steps of attention and of a GRU in the same block: ours are steps "
+            "of a whole model, the GRU steps are of a bare cell",
         ),
     ),
     left_out={

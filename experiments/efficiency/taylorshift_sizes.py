@@ -147,12 +147,12 @@ def mean(size: Size, length: int, dim: int) -> dict[str, Any]:
 
 
 def error(row: dict[str, Any], name: str) -> float:
-    """How far ours is above the formula, in per cent of the formula."""
+    """How far ours is above the formula, in percent of the formula."""
     return 100 * (row["sizes"][name] / FORMULAS[name](row["length"], row["dim"]) - 1)
 
 
 def doubt(row: dict[str, Any], name: str) -> float:
-    """Two standard errors of that, in per cent."""
+    """Two standard errors of that, in percent."""
     return 200 * row["errors"][name] / FORMULAS[name](row["length"], row["dim"])
 
 

@@ -152,8 +152,8 @@ def overtakes(quantity: str, printed: int) -> Judge:
         longest, last = points[-1]
         word = more(leads) if quantity == "time" else more_bytes(lead.middle for lead in leads)
         crossed = where([(n, lead, 1.0) for n, lead in middles(points)])
-        text = f"it crosses {other} at N = {crossed}, {100 / last.middle:.0f} % of its {quantity} "
-        return Verdict(word, f"{text}at {longest:,}")
+        fraction = f"{100 / last.middle:.0f} % of its {quantity} at {longest:,}"
+        return Verdict(word, f"N at the crossing with {other}: {crossed}, and {fraction}")
 
     return against_both(judge)
 
@@ -182,7 +182,9 @@ def judge_short(rows: Rows, other: str) -> Verdict:
     time = [ratio for n, ratio in cost_ratios(rows, "time", DIRECT, other) if n < 1000]
     memory = [y for n, y in middles(cost_ratios(rows, "memory", DIRECT, other)) if n < 1000]
     word = combine([no_more(time), no_more_bytes(memory)])
-    return Verdict(word, f"{span(time)} times the time, {span(memory)} the memory of {other}")
+    return Verdict(
+        word, f"{span(time)} times the time and {span(memory)} times the memory of {other}"
+    )
 
 
 def against_others(names: Sequence[str], *, competitive: bool) -> Judge:
@@ -198,8 +200,9 @@ def against_others(names: Sequence[str], *, competitive: bool) -> Judge:
         best = min(others, key=lambda name: times[name])
         ratios = [times[name].over(times[best]) for name in names]
         word = no_more(ratios) if competitive else more(ratios)
-        ratios_text = ", ".join(f"{n} {r.middle:.2g}" for n, r in zip(names, ratios, strict=True))
-        return Verdict(word, f"times the time of {best} at {row['length']:,}: {ratios_text}")
+        texts = (f"{n}: {r.middle:.2g}" for n, r in zip(names, ratios, strict=True))
+        ours = f"time over that of {best} at N = {row['length']:,}: {'; '.join(texts)}"
+        return Verdict(word, ours)
 
     return judge
 

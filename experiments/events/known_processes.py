@@ -117,7 +117,7 @@ def judge_process(process: str) -> Any:
 
 
 def table(rows: Rows, size: Size) -> str:
-    """A line a process and number of sequences."""
+    """One line per process and number of sequences."""
     lines = []
     for row in rows:
         values = [run["nll"] for run in row["runs"]]

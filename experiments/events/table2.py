@@ -136,7 +136,7 @@ def judge_against_softmax(mechanism: str) -> Any:
 
 
 def table(rows: Rows, size: Size) -> str:
-    """A line a data set and number."""
+    """One line per data set and number."""
     mechanisms = [m for m in size.mechanisms if any(row["mechanism"] == m for row in rows)]
     header = ["data, test events", "", *(f"`{m}`" for m in mechanisms), *BASELINES, "naive"]
     lines = []
@@ -258,8 +258,8 @@ HIGHER_RATE = (
 )
 DEPARTURES = (
     "Departures: {}, a width of 32 (64), three seeds (five), selection by NLL (by "
-    "RMSE). Not available: MIMIC-II, MOOC and the Reddit of JODIE (their formats are read). Only "
-    "a part of StackOverflow, Wikipedia, Reddit and Uber, for lack of time"
+    "RMSE). Not available: MIMIC-II, MOOC and the Reddit of JODIE (files in their formats can be "
+    "read). Only a part of StackOverflow, Wikipedia, Reddit and Uber, for lack of time"
 )
 
 EXPERIMENT = Measured(

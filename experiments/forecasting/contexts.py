@@ -83,7 +83,7 @@ def errors(rows: Rows, model: str, context: int) -> patch.Errors:
 
 
 def compare(rows: Rows, model: str, context: int, horizon: int) -> dict[str, list[float]]:
-    """How much larger errors from a longer context are, in per cent, by series: of each seed."""
+    """How much larger errors from a longer context are, in percent, by series: of each seed."""
     longer, base = (errors(rows, model, length) for length in (context, patch.LENGTH))
     by_series = {}
     for series, cells in longer.items():

@@ -153,7 +153,7 @@ def numbers(rows: Rows, name: str, metric: str) -> dict[str, list[float]]:
 
 
 def differences(rows: Rows, other: str, metric: str) -> dict[str, list[float]]:
-    """How much larger the default's numbers are, in per cent of another's, by series."""
+    """How much larger the default's numbers are, in percent of another's, by series."""
     ours, theirs = numbers(rows, "default", metric), numbers(rows, other, metric)
     return {
         series: [100 * (one / statistics.mean(theirs[series]) - 1) for one in each]

@@ -65,7 +65,7 @@ def errors(rows: Rows, series: str, mixing: str) -> dict[int, float]:
 
 
 def compare(rows: Rows, series: str) -> list[float]:
-    """How much larger the error of mixed channels is, in per cent, by seed."""
+    """How much larger the error of mixed channels is, in percent, by seed."""
     alone, mixed = (errors(rows, series, mixing) for mixing in ("", MIXING))
     return [100 * (mixed[seed] / alone[seed] - 1) for seed in sorted(alone.keys() & mixed.keys())]
 

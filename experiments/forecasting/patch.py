@@ -332,7 +332,7 @@ Errors = dict[str, dict[int, dict[int, float]]]
 
 
 def compare(rows: Rows, ours: str, other: str) -> dict[str, dict[int, float]]:
-    """How much larger our error is, in per cent, by series and seed: the mean over horizons.
+    """How much larger our error is, in percent, by series and seed: the mean over horizons.
 
     A baseline's error is that of all seeds.
     """

@@ -1,1 +1,1 @@
-"""Recurrent networks and a state-space model in the place of attention."""
+"""Recurrent networks and a state-space model in place of attention."""

@@ -2,11 +2,11 @@
 
     FLAX_LINATTN_DATA=FOLDER python -m experiments.recurrent.accuracy --scale events
 
-Each model differs from that of the table in the layer that mixes tokens only: width, depth,
+Each model differs from that of the table only in the layer that mixes tokens: width, depth,
 feed-forward layers, norms, initial values of all other layers, data, batches, seeds and training
 are the same. The state-space model is the mechanism ``gated_linear``; Mamba-2's is its special case
 with one decay for all key channels of a head. Softmax attention and Aaren are read from the stored
-results of the tables; what a table does not have is trained here.
+results of the tables; models that a table lacks are trained here.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from flax_linattn.bench.report import markdown
 ATTENTION = ("softmax", "aaren")
 MODELS = (*CELLS, "gated_linear")
 PROTOCOL = "on the TEST SET, constant rate"
-"""Of the table of classification: the cheapest in which seeds share their training data."""
+"""Protocol of the table of classification: the cheapest one whose seeds share training data."""
 
 NOT_WORSE = Rule(
     "A model is at least as good as another if the 95 % confidence interval of its advantage lies "
@@ -62,12 +62,14 @@ class Family:
     """A table of the Aaren paper whose runs are compared.
 
     Attributes:
-        task: what its models are trained for.
-        metric: by which they are compared.
-        margin: within which one is at least as good; in per cent if ``in_percent``.
-        config: the options of the runs on a data set; None where its files are not available.
-        stored: its metric on a data set with a mechanism, by seed; empty where it has none.
-        in_percent: whether differences are in per cent of the other model's mean.
+        task: Name of the task of its models.
+        metric: Metric by which they are compared.
+        margin: Margin within which a model is at least as good, in percent if ``in_percent``.
+        config: Function of a data set that returns the options of its runs; None if its files are
+            not available.
+        stored: Function of a data set and a mechanism that returns the stored metric by seed; empty
+            if there is none.
+        in_percent: Whether differences are in percent of the other model's mean.
     """
 
     task: str
@@ -83,11 +85,11 @@ class Size:
     """What is trained at one scale.
 
     Attributes:
-        family: one of ``FAMILIES``.
-        data: names of its data sets.
-        models: those in place of attention.
-        trained: data sets on which the family's table has no runs with attention.
-        seeds: of each model.
+        family: Name of one of ``FAMILIES``.
+        data: Names of its data sets.
+        models: Models in place of attention.
+        trained: Data sets on which the family's table has no runs with attention.
+        seeds: Number of seeds of each model.
     """
 
     family: str
@@ -153,7 +155,7 @@ FAMILIES = {
         lambda data, mechanism: table_values(forecasting.EXPERIMENT, "cpu", data, mechanism, MSE),
     ),
 }
-"""By name, each a scale of this experiment."""
+"""Families by name; each name is a scale of this experiment."""
 
 
 def measure(size: Size, journal: Journal) -> None:
@@ -214,9 +216,9 @@ def values(rows: Rows, data: str, model: str) -> dict[int, float]:
 
 
 def advantages(rows: Rows, ours: str, other: str) -> dict[str, list[float]]:
-    """Of each data set by how much a model is better than another one, for each seed.
+    """How much better a model is than another one, by data set, for each seed.
 
-    In per cent of the other model's mean, or in nats.
+    In percent of the other model's mean, or in nats.
     """
     family = FAMILIES[rows[0]["family"]]
     sign = 1 if family.metric.larger_is_better else -1
@@ -248,7 +250,7 @@ def judge_against(ours: str, other: str) -> Callable[[Rows], Verdict]:
 
 
 def table(rows: Rows, size: Size) -> str:
-    """Results, then parameters and seconds, a line a data set."""
+    """Results, then parameters and seconds, with one line per data set."""
     family = FAMILIES[size.family]
     models = [*ATTENTION, *size.models]
     results, parameters, seconds = [], [], []
@@ -279,10 +281,10 @@ def table(rows: Rows, size: Size) -> str:
 
 
 LEFT_OUT = (
-    "{}. A cell runs token by token in order; padding leaves its state as it is. Packed sequences "
-    "do not occur. The cells have Flax's initial values and no learning rate of their own: every "
-    "option is the table's, chosen for attention. Nothing else of Mamba-2 is here: no step size, "
-    "gate or norm of its own"
+    "{}. A cell runs token by token; padding does not change its state. Packed sequences do not "
+    "occur. The cells have Flax's initial values. Every option, such as the learning rate, is that "
+    "of the table, which was chosen for attention. Other parts of Mamba-2 are missing: its step "
+    "size, gate and norm"
 )
 
 EXPERIMENT = Measured(

@@ -1,7 +1,7 @@
-"""Recurrent cells of Flax in the place of the attention of a task's model.
+"""Recurrent cells of Flax in place of the attention of a task's model.
 
-Embedding, residuals, norms, feed-forward layers, dropout and head stay as they are, and so do
-their first values, data, batches and training. Only the layer that mixes tokens is another one.
+Embedding, residuals, norms, feed-forward layers, dropout and head stay the same, and so do their
+initial values, data, batches and training. Only the layer that mixes tokens differs.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ CELLS: dict[str, Any] = {"LSTM": nnx.OptimizedLSTMCell, "GRU": nnx.GRUCell}
 
 
 class RecurrentLayer(nnx.Module):
-    """A cell run over sequences h [B, T, C], in the place of a causal ``nn.Attention``.
+    """A cell that runs over sequences h [B, T, C], in place of a causal ``nn.Attention``.
 
-    A masked token leaves the state as it is, wherever it stands, so padding changes nothing.
+    A masked token does not change the state, wherever it is, so padding changes nothing.
     """
 
     streams = True
@@ -37,14 +37,14 @@ class RecurrentLayer(nnx.Module):
         return self.cell.initialize_carry(shape, nnx.Rngs(0), nnx.initializers.zeros_init())
 
     def step(self, x: Array, state: Any, *, mask: Array | None = None, **options: Any) -> Any:
-        """One token per row: x [B, C] -> y [B, C] and the new state."""
+        """One token per sequence: x [B, C] -> y [B, C] and the new state."""
         after, y = self.cell(state, x)
         if mask is None:
             return y, after
         return y, jax.tree.map(lambda new, old: jnp.where(mask[:, None], new, old), after, state)
 
     def _map(self, x: Array, call: Call) -> Any:
-        """Whole sequences, in turn, of a call as a block makes it."""
+        """Whole sequences, token by token, called as a block calls its attention."""
         before = self.init_state(len(x)) if call.state is None else call.state
 
         def step(state: Any, token: Any) -> Any:
@@ -75,9 +75,9 @@ def replace_attention(model: nnx.Module, cell: str, rngs: nnx.Rngs) -> None:
 
 
 def recurrent_task(name: str, cell: str) -> tasks.Task[Any, Any, Any]:
-    """A task whose models have a cell of ``CELLS`` in the place of self-attention.
+    """A task whose models have a cell of ``CELLS`` in place of self-attention.
 
-    A run of it is trained and tested as any other, but loads as one with attention.
+    Its runs are trained and tested like any other, but load as runs with attention.
     """
     kind: Any = type(tasks.get_task(name))
 

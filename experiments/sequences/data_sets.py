@@ -21,7 +21,7 @@ class DataSet:
         task: what is trained on it.
         file: of the folder of real data; None for a synthetic set.
         options: of a run at the small size.
-        paper: accuracy in per cent by mechanism, of table 3.
+        paper: accuracy in percent by mechanism, of table 3.
         paper_conv: that of TaylorShift with three convolutions, of table 8, and with the linear
             layer there.
         sizes: the paper's and ours, as text.

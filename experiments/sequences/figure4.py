@@ -3,10 +3,11 @@
     FLAX_LINATTN_DATA=FOLDER python -m experiments.sequences.figure4
 
 Figure 4 shows ImageNet accuracy of models whose normalization was "turned off at test time". The
-text does not say whether they trained with it, so both are here: trained with all normalization,
-and trained without any by the direct form, whose function the plain efficient form computes. At
-each record both are evaluated as trained, and by the plain efficient form as coded, in float32 and
-with products in float16. Models with normalization also record their learned temperatures.
+text does not say whether they trained with it, so this experiment trains both: models with all
+normalization, and models without any by the direct form, whose function the plain efficient form
+computes. At each record both are evaluated as trained, and by the plain efficient form as coded, in
+float32 and with products in float16. Models with normalization also record their learned
+temperatures.
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ EVALUATED: dict[str, ops.Mechanism | None] = {
 
 @dataclasses.dataclass(frozen=True)
 class Size:
-    """Settings of the training at one scale; heads have the 64 channels of the paper's."""
+    """Settings of the training at one scale; heads have 64 channels, as in the paper."""
 
     seeds: int = 3
     features: int = 128
@@ -155,7 +156,7 @@ def train(config: Any, size: Size) -> dict[str, Any]:
 
 
 def test_images(batches: Any, count: int) -> list[tuple[Array, np.ndarray]]:
-    """Images and labels of the test in batches of 32, evenly spread over it: it is by class."""
+    """Test images and labels in batches of 32, evenly spread: the test set is sorted by class."""
     parts = [batches.batch(i) for i in range(len(batches))]
     real = np.concatenate([part["weight"] for part in parts]) > 0
     images, labels = (np.concatenate([p[x] for p in parts])[real] for x in ("image", "labels"))
@@ -193,26 +194,26 @@ def last(rows: Rows, trained: str) -> dict[int, dict[str, Any]]:
     """The last record of each seed.
 
     Raises:
-        NotMeasuredError: nothing was trained so.
+        NotMeasuredError: no model was trained this way.
     """
     own = rows_with(rows, f"a model trained {trained}", trained=trained)
     return {row["seed"]: row["records"][-1] for row in own}
 
 
 def accuracies(rows: Rows, trained: str, evaluated: str) -> dict[int, float]:
-    """In per cent at the end, by seed."""
+    """Accuracies at the end of training in percent, by seed."""
     ends = last(rows, trained)
     return {seed: 100 * record[evaluated]["accuracy"] for seed, record in ends.items()}
 
 
 def loses(trained: str, evaluated: str) -> Judge:
-    """The verdict on "evaluated so it loses accuracy"."""
+    """The verdict on "this evaluation loses accuracy"."""
 
     def judge(rows: Rows) -> Verdict:
         both = (accuracies(rows, trained, name) for name in (evaluated, AS_TRAINED))
         difference = interval(paired_differences(*both))
         broken = min(record[evaluated]["nan"] for record in last(rows, trained).values())
-        note = f", as {100 * broken:.0f} % of the outputs are no numbers" if broken else ""
+        note = f", as {100 * broken:.0f} % of the outputs are not finite" if broken else ""
         return Verdict(below(difference, 0, DEGRADES), f"{text(difference, 1)} points{note}")
 
     return judge
@@ -252,13 +253,14 @@ def judge_temperatures(rows: Rows) -> Verdict:
     steps = rows[0]["records"][-1]["step"]
     word = HOLDS if spans else OPEN if 10 * steps < PRINTED_STEPS else FAILS
     ours = (
-        f"{low:.2f} to {high:.2f} after {steps:,} steps, from 1; the paper trains {PRINTED_STEPS:,}"
+        f"{low:.2f} to {high:.2f} after {steps:,} steps, starting at 1; the paper trains for "
+        f"{PRINTED_STEPS:,}"
     )
     return Verdict(Word(word, TEMPERATURES), ours)
 
 
 def table(rows: Rows, size: Size) -> str:
-    """A line a model and evaluation, accuracy by step; then temperatures."""
+    """Accuracy by step, with one line per model and evaluation; then temperatures."""
     steps = [record["step"] for record in rows[0]["records"]]
     lines = []
     for trained in TRAINED:

@@ -124,7 +124,7 @@ def table(rows: Rows, size: Size) -> str:
             cells.append(mean_text(values, 1))
         inside = TRAINED[0] <= length <= TRAINED[1]
         lines.append([f"{length}" if inside else f"{length}, beyond", *cells])
-    return f"Accuracy, per cent:\n\n{markdown(header, lines)}"
+    return f"Accuracy, percent:\n\n{markdown(header, lines)}"
 
 
 def plot(rows: Rows) -> Any:

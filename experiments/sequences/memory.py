@@ -189,7 +189,7 @@ def judge_longer(ours: str, other: str) -> Judge:
 
 
 def table(rows: Rows, size: Size) -> str:
-    """A line a kind, number of heads and remat."""
+    """One line per kind, number of heads and remat."""
     heads = ["attention", "heads", "remat", "longest sequence, tokens", "bytes per token"]
     lines = [
         [

@@ -25,8 +25,8 @@ from flax_linattn.tasks import Config, Options
 TESTED = 2500
 """Most test examples of a data set of files, evenly spread over it."""
 FITTED = 5_000
-"""Most images that MiniRocket is fitted to, evenly spread: the time of its ridge grows with the
-third power of their number. With 10,000 it takes 16 minutes of a core."""
+"""Maximum number of images that MiniRocket is fitted to, evenly spread: the time of its ridge grows
+with the cube of their number. With 10,000 it takes 16 minutes of a core."""
 
 
 @functools.lru_cache(maxsize=8)
@@ -39,7 +39,7 @@ def _loaded(task: str, options: Options) -> Any:
 
 
 def spread(examples: LabeledExamples, count: int) -> Any:
-    """At most a number of examples, evenly spread over all."""
+    """At most ``count`` examples, evenly spread over all."""
     chosen = np.linspace(0, examples.num_examples - 1, min(count, examples.num_examples))
     return examples.subset(chosen.astype(int))
 
@@ -107,7 +107,7 @@ def curve(folder: Path) -> list[dict[str, float]]:
 
 
 def accuracies(rows: Rows, wanted: str = "", /, **values: Any) -> dict[int, float]:
-    """The accuracies of the rows with these values, in per cent by seed; 0 for a failed run.
+    """The accuracies of the rows with these values, in percent by seed; 0 for a failed run.
 
     Args:
         rows: the rows of an experiment.

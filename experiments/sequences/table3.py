@@ -46,7 +46,7 @@ EFFICIENT = {
     "nystrom": "Nyströmformer",
     "eva": "EVA",
 }
-"""The paper's other efficient models that are here, with their names there."""
+"""Other efficient models of the paper that this library has, with their names in the paper."""
 
 
 PAPERS = ("softmax", "taylorshift", *EFFICIENT)
@@ -134,7 +134,7 @@ def find_rows(rows: Rows, data: str, mechanism: str) -> dict[int, dict[str, Any]
 
 
 def accuracies(rows: Rows, data: str, mechanism: str) -> dict[int, float]:
-    """In per cent, by seed; of a run that failed 0."""
+    """In percent, by seed; of a run that failed 0."""
     return {
         seed: 100 * row.get("accuracy", 0.0)
         for seed, row in find_rows(rows, data, mechanism).items()
@@ -215,12 +215,12 @@ def judge_not_learned(name: str, *sets: str) -> Judge:
             word = FAILS if above_best else OPEN if above_constant else HOLDS
             words.append(Word(word, NOT_CONVERGED))
             texts.append(
-                f"{data} {statistics.mean(own):.1f} (constant {simple['constant']:.1f}, "
-                f"{best.replace('_', ' ')} {simple[best]:.1f})"
+                f"{data} {statistics.mean(own):.1f} % (constant {simple['constant']:.1f} %, "
+                f"{best.replace('_', ' ')} {simple[best]:.1f} %)"
             )
         trained = [row for row in rows if row["mechanism"] not in (SIMPLE, MINIROCKET)]
         failed = sum("failed" in row for row in trained)
-        ours = f"{', '.join(texts)}; {failed} of {len(trained)} runs of the table stopped"
+        ours = f"{', '.join(texts)}; {failed} of {len(trained)} runs of the table failed"
         return Verdict(combine(words), ours)
 
     return judge
@@ -251,7 +251,7 @@ def simple_means(rows: Rows, data: str) -> dict[str, float]:
 
 
 def _baselines(rows: Rows, data: str) -> dict[str, dict[int, float]]:
-    """Accuracy of each baseline by seed; of one that has no seed by seed 0."""
+    """Accuracy of each baseline by seed; a baseline without seeds has seed 0."""
     by_seed = find_rows(rows, data, SIMPLE)
     names = [name for name in by_seed[0] if name not in ("data", "mechanism", "seed")]
     result = {name: {seed: row[name] for seed, row in by_seed.items()} for name in names}
@@ -262,7 +262,7 @@ def _baselines(rows: Rows, data: str) -> dict[str, dict[int, float]]:
 
 
 def table(rows: Rows, size: Size) -> str:
-    """A line a mechanism; then the sizes."""
+    """One line per mechanism; then the sizes."""
     sets = data_sets(rows)
     header = ["mechanism"]
     for data in sets:
@@ -293,7 +293,7 @@ def table(rows: Rows, size: Size) -> str:
             cells += ["", mean_text(own, 1)]
         lines.append([name.replace("_", " "), *cells, ""])
     sizes = "\n".join(f"- {data}: {DATA_SETS[data].sizes}" for data in sets)
-    return f"Accuracy, per cent:\n\n{markdown(header, lines)}\n\n{sizes}"
+    return f"Accuracy, percent:\n\n{markdown(header, lines)}\n\n{sizes}"
 
 
 def _measured_baselines(rows: Rows, data: str) -> dict[str, dict[int, float]]:
@@ -346,7 +346,7 @@ EXPERIMENT = Measured(
         "available: results are not comparable to the official files; the paper selects on its "
         "test set, ours on a fiftieth of the training data; of test sets 2,500 examples. One "
         "recipe for all, chosen by what TaylorShift learned in trials: others might do better by "
-        "another. MiniRocket reads 5,000 training images as series of pixels. Missing runs are for "
+        "another. MiniRocket reads 5,000 training images as series of pixels. Runs are missing for "
         "lack of time"
     },
 )

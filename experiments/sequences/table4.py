@@ -51,7 +51,7 @@ PAPER = {
     ("full", "direct"): 47.5,
     ("full", "efficient"): 47.6,
 }
-"""Accuracy in per cent by stage and form; plain and efficient has none."""
+"""Accuracy in percent by stage and form; plain and efficient has none."""
 
 ROWS = {
     "plain": "plain",
@@ -123,7 +123,7 @@ def measure(size: Size, journal: Journal) -> None:
 
 
 def accuracies(rows: Rows, stage: str, form: str) -> dict[int, float]:
-    """In per cent by seed, in float32; of a run that failed 0."""
+    """In percent by seed, in float32; of a run that failed 0."""
     wanted = {"run": ACCURACY, "by": OURS, "stage": stage, "form": form, "dtype": FULL}
     return runs.accuracies(rows, **wanted)
 
@@ -230,7 +230,7 @@ def table(rows: Rows, size: Size) -> str:
     curve_heads = ["computed", "normalization", "form", "products", "loss, first to last fifth"]
     curve_heads += ["trained", "largest product, at the start", "at the end"]
     return (
-        f"Accuracy, per cent, of {size.image_size} x {size.image_size} pixels, {size.num_heads} "
+        f"Accuracy, percent, of {size.image_size} x {size.image_size} pixels, {size.num_heads} "
         f"heads of {64 // size.num_heads}:\n\n{markdown(heads, lines)}\n\nHalf precision, "
         f"{size.curve_image_size} x {size.curve_image_size} pixels, {size.curve_num_heads} head "
         f"of {64 // size.curve_num_heads}; float16 holds "

@@ -53,7 +53,7 @@ def measure(size: Size, journal: Journal) -> None:
 
 
 def accuracies(rows: Rows, mechanism: str, heads: int) -> dict[int, float]:
-    """In per cent, by seed.
+    """Accuracies in percent, by seed.
 
     Raises:
         NotMeasuredError: nothing of it was trained.
@@ -79,7 +79,7 @@ def too_many(rows: Rows) -> Verdict:
 
 
 def table(rows: Rows, size: Size) -> str:
-    """A line a number of heads."""
+    """One line per number of heads."""
     header = ["heads", "head dimension", "paper (of 256 features)"]
     header += [f"ours: `{mechanism}`" for mechanism in size.mechanisms]
     lines = []
@@ -93,7 +93,7 @@ def table(rows: Rows, size: Size) -> str:
                 cells.append("not run")
         printed = PAPER.get(dim)
         lines.append([str(heads), str(dim), "-" if printed is None else f"{printed:.1f}", *cells])
-    return f"Accuracy, per cent:\n\n{markdown(header, lines)}"
+    return f"Accuracy, percent:\n\n{markdown(header, lines)}"
 
 
 EXPERIMENT = Measured(

@@ -53,7 +53,7 @@ def measure(size: Size, journal: Journal) -> None:
 
 
 def accuracies(rows: Rows, data: str, mechanism: str, embedding: str) -> dict[int, float]:
-    """In per cent, by seed.
+    """Accuracies in percent, by seed.
 
     Raises:
         NotMeasuredError: nothing of it was trained.
@@ -83,7 +83,7 @@ def judge_gain(data: str, mechanism: str) -> Judge:
 
 
 def table(rows: Rows, size: Size) -> str:
-    """A line a data set and mechanism."""
+    """One line per data set and mechanism."""
     header = ["data", "mechanism", "paper: linear", "conv", "ours: linear", "conv", "gain"]
     lines = []
     for data, data_set in DATA_SETS.items():
@@ -100,7 +100,7 @@ def table(rows: Rows, size: Size) -> str:
                  *(mean_text(each, 1) for each in values), f"{mean:+.1f}"]
             )  # fmt: skip
     sizes = "\n".join(f"- {data}: {data_set.sizes}" for data, data_set in DATA_SETS.items())
-    return f"Accuracy, per cent:\n\n{markdown(header, lines)}\n\n{sizes}"
+    return f"Accuracy, percent:\n\n{markdown(header, lines)}\n\n{sizes}"
 
 
 EXPERIMENT = Measured(

@@ -141,7 +141,7 @@ def table(rows: Rows, size: Size) -> str:
                 f"{own[0]['parameters']:,}",
             ]
         )
-    return f"Accuracy, per cent of 25 classes:\n\n{markdown(header, lines)}"
+    return f"Accuracy, percent of 25 classes:\n\n{markdown(header, lines)}"
 
 
 EXPERIMENT = Measured(

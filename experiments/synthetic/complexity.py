@@ -1,7 +1,7 @@
-"""Expressive against dot-product attention over tasks: margins by complexity, from stored runs.
+"""Expressive vs. dot-product attention across tasks: margins by complexity, from stored runs.
 
-The abstract of the expressive-attention paper speaks of all its figures. These claims are judged by
-the runs of figures 3 to 7 with the standard setting, and stand on the page of all claims.
+The abstract of the expressive-attention paper summarizes all its figures. These claims are judged
+by the runs of figures 3 to 7 with the standard setting, and are on the page of all claims.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ PLACES = tuple(dict.fromkeys([*(place for step in STEPS for place in step), MIXT
 
 
 def task_values(place: Place) -> dict[str, Any]:
-    """What rows at a place, of any setting, say of their task."""
+    """The values that identify the task of a place in rows of any setting."""
     return {name: getattr(place, name) for name in ("rules", "base", "delay", "context")}
 
 
@@ -86,13 +86,13 @@ def find(rows: Rows, place: Place, mechanism: str) -> dict[str, Any]:
 
 
 def margins(rows: Rows, place: Place) -> list[float]:
-    """Of the runs at a place, by seed; a failed run has an accuracy of 0."""
+    """Margins of the runs at a place, by seed; a failed run has an accuracy of 0."""
     both = (accuracies(find(rows, place, name)) for name in (EXPRESSIVE, DOT_PRODUCT))
     return [(ours or 0.0) - (other or 0.0) for ours, other in zip(*both, strict=True)]
 
 
 def unless_unfinished(word: Word, rows: Rows, *places: Place) -> Word:
-    """The word, or that fewer runs than the paper's are still rising."""
+    """The verdict, or "not decided" if fewer runs than the paper's are still rising."""
     for place in places:
         for name in (EXPRESSIVE, DOT_PRODUCT):
             word = finished(word, [run["accuracies"] for run in find(rows, place, name)["runs"]])
@@ -124,10 +124,10 @@ def judge_not_worse(rows: Rows) -> Verdict:
     worse, settings = count_worse(rows)
     return Verdict(
         combine(words),
-        f"margins {min(lows):+.2f} to {max(lows):+.2f} at {len(lows)} places of one setting, the "
-        f"same in all runs of {equal}, whose interval has no width and decides nothing; of "
-        f"{settings} combinations of setting, context and rate in the search (two seeds) it is "
-        f"more than {ABOUT:g} behind in {worse}",
+        f"mean margins of {min(lows):+.2f} to {max(lows):+.2f} at {len(lows)} places of one "
+        f"setting; at {equal} of them all runs have the same margin, so the interval has no width "
+        f"and decides nothing; in the search (two seeds), expressive attention is more than "
+        f"{ABOUT:g} behind in {worse} of {settings} combinations of setting, context and rate",
     )
 
 
@@ -172,7 +172,10 @@ def judge_fall(rows: Rows) -> Verdict:
     before = float(np.median([a or 0.0 for a in accuracies(alone)]))
     after = float(np.median([run["alone"]["nt"]["test_accuracy"] or 0.0 for run in mixed]))
     fall = before - after
-    return Verdict(about(fall, 0.55 - 0.34), f"median {before:.3f} to {after:.3f}, {fall:.3f} less")
+    return Verdict(
+        about(fall, 0.55 - 0.34),
+        f"the median falls by {fall:.3f}, from {before:.3f} to {after:.3f}",
+    )
 
 
 def _statement(

@@ -60,7 +60,8 @@ def within(epochs: float, mechanisms: tuple[str, ...], context: int) -> Judge:
         words = [Word(HOLDS if first <= 2 * epochs else FAILS, SOON) for first in firsts]
         texts = [f"{first:,.0f}" if np.isfinite(first) else "never" for first in firsts]
         names = zip(mechanisms, texts, strict=True)
-        return Verdict(combine(words), "; ".join(f"{name}: {first}" for name, first in names))
+        ours = "; ".join(f"{first} ({name})" for name, first in names)
+        return Verdict(combine(words), f"median epoch {ours}")
 
     return judge
 

@@ -51,8 +51,9 @@ def sooner(rows: Rows) -> Verdict:
     first = test.statistic < len(exits[0]) * len(exits[1]) / 2  # of the ranks: some never leave
     word = OPEN if test.pvalue > 0.05 else HOLDS if first else FAILS
     left = [int(np.sum(np.isfinite(epochs))) for epochs in exits]
-    counts = f"{left[0]} of {len(exits[0])} left it, {left[1]} of {len(exits[1])} of dot-product"
-    return Verdict(Word(word, SOONER), f"{counts} (p = {test.pvalue:.2g})")
+    counts = [f"{n} of {len(own)} runs" for n, own in zip(left, exits, strict=True)]
+    ours = f"{counts[0]} left chance, {counts[1]} of dot-product attention did"
+    return Verdict(Word(word, SOONER), f"{ours} (p = {test.pvalue:.2g})")
 
 
 def both_learn(rows: Rows) -> Verdict:

@@ -145,7 +145,7 @@ def first_epochs(row: Mapping[str, Any], accuracy: float) -> list[float]:
 
 
 def table(rows: Rows, size: Size) -> str:
-    """A line a task and attention."""
+    """One line per task and attention."""
     lines = []
     for row in rows:
         tested = [a for a in accuracies(row) if a is not None]

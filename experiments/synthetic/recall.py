@@ -71,7 +71,7 @@ class Size:
     batch: int = 32
     learning_rates: tuple[float, ...] = (0.001, 0.003)
     seeds: int = 5
-    """Of recall at equal width, on which there are claims; of the rest one."""
+    """Number of seeds of recall at equal width, which has claims; all other tasks have one seed."""
     steps: int = 1000
     every: int = 200
     """Steps from one validation to the next."""
@@ -169,7 +169,7 @@ def accuracies(row: dict[str, Any]) -> dict[int, float]:
 
 
 def recalls_as_softmax(mechanism: str, *, is_limit: bool = False) -> Judge:
-    """The verdict over all numbers of pairs; with ``is_limit`` that on the contrary."""
+    """The verdict over all numbers of pairs; with ``is_limit`` that on the opposite claim."""
 
     def judge(rows: Rows) -> Verdict:
         words, texts = [], []
@@ -195,7 +195,7 @@ def task_title(rules: str, pairs: int) -> str:
 
 
 def table(rows: Rows, size: Size) -> str:
-    """A line a mechanism, at equal width and at equal bytes."""
+    """One line per mechanism, at equal width and at equal bytes."""
     parts = []
     kinds = (
         ("width", "At equal width", size.tasks),
@@ -214,8 +214,8 @@ def table(rows: Rows, size: Size) -> str:
         f"Test accuracy after {size.steps:,} steps of {size.batch} sequences of {size.length} "
         f"tokens, {size.symbols} symbols, two blocks, one head, sinusoidal positions, Adam; the "
         f"learning rate ({', '.join(f'{rate:g}' for rate in size.learning_rates)}) and the step "
-        f"chosen on validation data. Mean and standard deviation over {size.seeds} seeds; numbers "
-        "without a deviation are of one seed. States that grow are counted after a whole sequence."
+        f"chosen on validation data. Mean and standard deviation over {size.seeds} seeds; a "
+        "number alone is of one seed. States that grow are counted after a whole sequence."
     )
     return "\n\n".join(parts)
 
@@ -273,7 +273,7 @@ EXPERIMENT = Measured(
         ),
     ),
     left_out={
-        "": "aft, performer and rfa; for lack of time more seeds of other tasks and mechanisms, "
+        "": "aft, performer and rfa; for lack of time, more seeds of other tasks and mechanisms, "
         "later mechanisms with gates and decays, and more pairs, steps and widths"
     },
 )

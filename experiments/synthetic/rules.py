@@ -14,7 +14,7 @@ STATED = "2026-11-23T23:25:00+00:00"
 """When all that stands here was stated."""
 
 RIGHT = 0.999
-"""The paper's 100 % is printed without decimals, and 98.8 % is not it: a tenth of a per cent lies
+"""The paper's 100 % is printed without decimals, and 98.8 % is not it: a tenth of a percent lies
 between, and is known to a third of that from 25,600 guesses."""
 
 ABOUT = 0.05

@@ -30,7 +30,7 @@ class Losses(NamedTuple):
     Attributes:
         lost: rows in which the model's mean is the worse one.
         rows: number of rows that have both.
-        percent: mean difference in per cent of the baseline's, a data set a number.
+        percent: mean difference in percent of the baseline's, a data set a number.
         over: its interval over data sets; None for too few of them.
     """
 

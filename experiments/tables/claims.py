@@ -96,7 +96,7 @@ class Outcome(NamedTuple):
         verdicts: of ``over_data_sets``.
         holds: whether the claim does; None where the runs do not decide it, or are of too few data
             sets.
-        claimed: the smallest improvement that the paper prints, in per cent; None where it prints
+        claimed: the smallest improvement that the paper prints, in percent; None where it prints
             none, or the claim is not of one.
         runs: how many there are.
         early: how many of them do not test the margin.
@@ -174,7 +174,7 @@ def outcome(claim: Claim, metrics: Sequence[Metric], rows: Rows, store: Store) -
 
 
 def _claimed(claim: Claim, metric: Metric, rows: Rows) -> float | None:
-    """The smallest improvement that a paper prints for a claim of one, in per cent."""
+    """The smallest improvement that a paper prints for a claim of one, in percent."""
     if claim.says is not Says.BETTER:
         return None
     sign = 1 if metric.larger_is_better else -1
@@ -239,7 +239,7 @@ def _compare_row(
 
 
 def _percent_difference(both: Sequence[tuple[float, float]]) -> float:
-    """The mean difference of pairs in per cent of the second's mean."""
+    """The mean difference of pairs in percent of the second's mean."""
     ours, theirs = (statistics.mean(of_column) for of_column in zip(*both, strict=True))
     return 100 * (ours - theirs) / abs(theirs)
 
@@ -282,7 +282,7 @@ def _page(result: Outcome) -> list[str]:
 
 
 def _holds(claim: Claim, percent: Interval | None, metric: Metric) -> bool | None:
-    """What an interval, in per cent, says of a claim."""
+    """What an interval, in percent, says of a claim."""
     if percent is None or not percent.decides:
         return None
     sign = 1 if metric.larger_is_better else -1

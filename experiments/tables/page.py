@@ -64,7 +64,7 @@ def _facts(table: Table, scale: str, store: Store, missing: Sequence[str]) -> li
 
 
 def _numbers(table: Table, rows: Rows, store: Store) -> str:
-    """A line a row and metric."""
+    """One line per row and metric."""
     columns = list_columns(rows)
     by_metric = {metric.name: collect_baselines(table, rows, metric) for metric in table.metrics}
     for of_metric in by_metric.values():

@@ -230,7 +230,7 @@ class MiniRocketClassifier(SequenceModel):
 
         def fit_map(features: NDArray[np.float32]) -> RidgeFit:
             scale = features.std(axis=0, dtype=np.float64).astype(np.float32)
-            # Constant but for rounding: standardized, it would be huge in other series.
+            # Standardized, a feature that varies only by rounding would be huge in other series.
             scale = np.where(scale > 1e-6 * np.abs(features).max(axis=0), scale, 1)
             fit = fit_ridge(features / scale, y, k, factors)
             # Without the prior, a small weight of unhelpful scores would make a uniform guess. A

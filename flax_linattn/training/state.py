@@ -25,7 +25,7 @@ NO_BAD_STEP = -1
 def split_model(model: nnx.Module) -> tuple[nnx.GraphDef[Any], nnx.State, nnx.State]:
     """Returns a model's structure, its parameters (``nnx.Param``) and its other variables.
 
-    A model without parameters is accepted if it has a ``FittedVariable``: it is fitted afterwards.
+    A model without parameters is accepted if it has a ``FittedVariable``, fitted after training.
     """
     graphdef, params, *others = nnx.split(model, nnx.Param, ...)
     if not jax.tree.leaves((params, nnx.filter_state(others[0], FittedVariable))):

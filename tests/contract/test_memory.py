@@ -103,7 +103,7 @@ SCORES_BY_CHANNEL = ("aft", "elementwise", "rwkv")
 
 @pytest.mark.parametrize("mechanism", cases.offering(lambda can: can.causal))
 def test_the_backward_pass_is_given_no_mask_of_channels(mechanism: ops.Mechanism) -> None:
-    """What marks a token is one number a head, but jnp.where would hold it for each channel."""
+    """A mark is one Boolean per token and head, but jnp.where would hold it for each channel."""
     if mechanism.name in SCORES_BY_CHANNEL:
         pytest.skip("it has a score for each channel")
     tokens = cases.make_tokens(mechanism, 64, np.float32)

@@ -155,7 +155,7 @@ def test_memory_and_times_have_one_reach() -> None:
         for n, y in ((1024, 0.598), (2048, 1.73), (4096, 6.24))
     ]
     verdict = says(elementwise_training.EXPERIMENT, "memory grows quadratically").verdict(rows)
-    assert "SA as L^1.69" in verdict.ours and verdict.word == OPEN
+    assert "SA grows as L^1.69" in verdict.ours and verdict.word == OPEN
 
 
 def test_a_bound_decides_where_it_suffices() -> None:
@@ -191,7 +191,9 @@ def test_rows_older_than_a_rule_are_marked() -> None:
     assert f"*Stated {TIMES.stated[:10]}, after these rows" in statements_table([one], [], OLD)[-1]
     assert not any("after these rows" in part for part in statements_table([one], [], NEW))
     late = dataclasses.replace(one, stated="2026-11-25T00:00:00+00:00")
-    marks = ["judged so since" in statements_table([late], [], head)[0] for head in (OLD, NEW)]
+    marks = [
+        "judged this way since" in statements_table([late], [], head)[0] for head in (OLD, NEW)
+    ]
     assert marks == [True, False]
     # A day alone begins at midnight; the code's own time is told where it is known.
     day = {"date": rules.STATED[:10]}

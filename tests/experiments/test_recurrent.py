@@ -1,4 +1,4 @@
-"""Recurrent cells in the place of attention, and the verdicts on both."""
+"""Recurrent cells in place of attention, and the verdicts on both."""
 
 import jax
 import jax.numpy as jnp

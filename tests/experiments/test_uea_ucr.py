@@ -118,7 +118,7 @@ def test_tables_and_panels_show_what_is_known():
     ("gains", "word"), [((1, 2, 1, 2), HOLDS), ((0.1, -0.2, 0.1, 0), FAILS), ((9, -2, 1, 0), OPEN)]
 )
 def test_an_augmentation_is_judged_by_its_gains_for_each_seed(gains, word):
-    """Seed 1 has the default alone, and counts in no difference."""
+    """Only the default has a run with seed 1, which therefore counts in no difference."""
     found = [
         {"data_set": name, "method": method, "seed": seed, "test_accuracy": value}
         for name, gain in zip(methods.AUGMENTED, gains, strict=True)
@@ -135,7 +135,7 @@ def test_an_augmentation_is_judged_by_its_gains_for_each_seed(gains, word):
 
 @pytest.fixture
 def batches():
-    """One batch of four series and two rows of padding."""
+    """One batch of four series and two padding examples."""
     mask = np.arange(12) < np.array([1, 2, 9, 12])[:, None]
     values = np.random.default_rng(0).normal(size=(4, 12, 3)).astype(np.float32)
     arrays = {"values": values * mask[..., None], "mask": mask, "labels": np.arange(4)}

@@ -418,7 +418,7 @@ class Mechanism(abc.ABC):
                     "with a state of the same segment, or pass it as initial_state."
                 )
         expected = _small_state(self)
-        if type(state_a) is not type(expected):  # sizes are compared between the states
+        if type(state_a) is not type(expected):  # sizes of both states are compared below
             checks.check_state_like(self.name, state_a, expected)
         if self._lacks_merge_field(state_b):
             raise ValueError(

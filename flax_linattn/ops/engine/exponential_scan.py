@@ -405,15 +405,15 @@ def _backward_tokens(size: int, tokens: Tokens, end: Adjoint) -> tuple[Gradients
         stored = Adjoint(put_token(all_w, w, t=t), put_token(all_u, u, t=t))
         return Adjoint(factor[..., None] * w, factor * u), stored
 
-    # The loop accumulates only the adjoints; multiplying by the values for all tokens at once is
-    # faster.
+    # The loop computes only the adjoints: it is faster to multiply them by the values of all
+    # tokens at once.
     nothing = Adjoint(jnp.zeros_like(tokens.v), jnp.zeros_like(weight))
     first, adjoint = jax.lax.fori_loop(0, length, body, (end, nothing))
     dscore = weight * (dot(tokens.v, adjoint.w) + adjoint.u)
     dlog_decay = None
     if tokens.log_decay is not None:
-        # The decay comes first: 0 at the start of a segment, where sums of the one before may
-        # overflow.
+        # Multiply by the decay first: it is 0 at the start of a segment, where sums of the
+        # previous segment may overflow.
         dlog_decay = Adjoint(decay[..., None] * adjoint.w, decay * adjoint.u).dot(tokens.past)
     return Gradients(dscore, weight[..., None] * adjoint.w, dlog_decay), first
 

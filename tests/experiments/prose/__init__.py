@@ -19,7 +19,7 @@ WORDS = ("none", "one", "two", "three", "four", "five", "six", "seven", "eight",
 
 _FENCE = re.compile(r"^(```+|:::+).*?^\1\s*$", re.MULTILINE | re.DOTALL)
 _NOT_PROSE = re.compile(r"`[^`]*`|\]\([^)]*\)|\$[^$]*\$")
-_UNIT = r"(?:%|per cent\b|points?\b|times\b|us\b|ms\b|s\b|[kMG]B\b|bytes\b)"
+_UNIT = r"(?:%|percent\b|points?\b|times\b|us\b|ms\b|s\b|[kMG]B\b|bytes\b)"
 _NEXT = r"(?:(?: to | or | and |, | ± | / | - )-?[\d.,]*\d)"
 _NUMBER = re.compile(
     rf"(?<![\w.])-?(?:\d[\d,]*\.\d+(?:e-?\d+)?|\d+e-?\d+|\d[\d,]*(?={_NEXT}* {_UNIT}))"

@@ -25,7 +25,7 @@ MECHANISMS = (
 
 
 def accuracy(mechanism: str) -> str:
-    """Mean test accuracy of causal models on Japanese Vowels, per cent."""
+    """Mean test accuracy of causal models on Japanese Vowels, percent."""
     row = ACCURACIES.get(mechanism, mechanism)
     runs = stored("classification/mechanisms-cpu.json")["runs"]
     found = [

@@ -143,7 +143,7 @@ SENTENCES: list[Sentence] = [
     ),
     Sentence(
         "Without it Aaren is better than a Hawkes process on {} of {}, and the Hawkes process wins "
-        "on Reddit comments alone",
+        "only on Reddit comments",
         beaten_alone,
     ),
     Sentence(

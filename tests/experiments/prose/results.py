@@ -30,7 +30,7 @@ def flat() -> list[Any]:
 
 
 def of_test_sequences() -> tuple[int, float]:
-    """Of Japanese Vowels: how many, and what one of them is in per cent."""
+    """Of Japanese Vowels: how many, and what one of them is in percent."""
     (number,) = {
         run["report"]["num_test"]
         for run in stored("classification/aaren-paper.json")["runs"]
@@ -47,7 +47,7 @@ def directions() -> list[str]:
 
 
 def causal(*rows: str) -> list[float]:
-    """Mean accuracies of causal rows of the mechanisms' table, per cent."""
+    """Mean accuracies of causal rows of the mechanisms' table, percent."""
     runs = stored("classification/mechanisms-cpu.json")["runs"]
     found = {
         row: [
@@ -99,7 +99,7 @@ def advantages_of_softmax() -> list[float]:
 
 
 def advantages_in_classification() -> list[float]:
-    """Number of data sets, margin, and advantages in per cent, none of which is decided."""
+    """Number of data sets, margin, and advantages in percent, none of which is decided."""
     rows = stored("recurrent/accuracy-classification.json")["rows"]
     best = {}
     for data in accuracy.data_sets(rows):
@@ -117,7 +117,7 @@ def advantages_in_classification() -> list[float]:
 
 
 def advantages_in_forecasting() -> list[float]:
-    """Number of series, advantages of Aaren in per cent, margin, advantages of softmax."""
+    """Number of series, advantages of Aaren in percent, margin, advantages of softmax."""
     rows = stored("recurrent/accuracy-forecasting.json")["rows"]
     for attention, model in itertools.product(accuracy.ATTENTION, accuracy.MODELS):
         by_set = accuracy.advantages(rows, attention, model)
@@ -184,7 +184,7 @@ def gains_of_augmentation() -> list[float]:
 
 
 def seconds_of_archives() -> list[float]:
-    """Least and most mean processor seconds of the closed form and of the default."""
+    """Minimum and maximum of the mean CPU seconds of the closed form and of the default."""
     ends: list[float] = []
     for method in (archive_methods.LINEAR, archive_methods.DEFAULT):
         means = [statistics.mean(of.values()) for of in archives("cpu_seconds", method).values()]
@@ -212,7 +212,7 @@ SENTENCES: list[Sentence] = [
         gains_of_augmentation,
     ),
     Sentence(
-        "The closed form takes {:.0f} to {:.0f} seconds of a core, the default {:.0f} to {:.0f}",
+        "The closed form takes {:.0f} to {:.0f} CPU seconds, the default {:.0f} to {:.0f}",
         seconds_of_archives,
     ),
     Sentence(
@@ -222,14 +222,14 @@ SENTENCES: list[Sentence] = [
         advantages_of_aaren,
     ),
     Sentence(
-        "Over {} data sets no model is certainly better than another, and no interval lies within "
-        "the margin of {:g} %. Aaren's advantage is {:+.1f} ± {:.1f} % over the LSTM, {:+.1f} ± "
-        "{:.1f} % over the GRU and {:+.1f} ± {:.1f} % over gated linear attention; that of softmax "
-        "attention is {:+.1f} ± {:.1f} %, {:+.1f} ± {:.1f} % and {:+.1f} ± {:.1f} %.",
+        "Over {} data sets no model is significantly better than another, and no interval lies "
+        "within the margin of {:g} %. Aaren's advantage is {:+.1f} ± {:.1f} % over the LSTM, "
+        "{:+.1f} ± {:.1f} % over the GRU and {:+.1f} ± {:.1f} % over gated linear attention; that "
+        "of softmax attention is {:+.1f} ± {:.1f} %, {:+.1f} ± {:.1f} % and {:+.1f} ± {:.1f} %.",
         advantages_in_classification,
     ),
     Sentence(
-        "Over {} series, by percent of the MSE, Aaren's advantage is {:+.1f} ± {:.1f} % over the "
+        "Over {} series, in percent of the MSE, Aaren's advantage is {:+.1f} ± {:.1f} % over the "
         "LSTM, {:+.1f} ± {:.1f} % over the GRU and {:+.1f} ± {:.1f} % over gated linear attention: "
         "at least as good as the last one within the margin of {:g} %. That of softmax attention "
         "is {:+.1f} ± {:.1f} %, {:+.1f} ± {:.1f} % and {:+.1f} ± {:.1f} %.",

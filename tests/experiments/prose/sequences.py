@@ -8,7 +8,7 @@ from tests.experiments.prose import Allowed, Sentence, stored
 
 
 def learned_by_rfa() -> Iterable[float]:
-    """Accuracy of RFA and of a simple rule on lists, then on images, in per cent."""
+    """Accuracy of RFA and of a simple rule on lists, then on images, in percent."""
     rows = stored("sequences/table3.json")["rows"]
     for data, simple in ((table3.LISTOPS, "first_token"), (table3.IMAGES, "ridge")):
         yield statistics.mean(table3.accuracies(rows, data, "rfa").values())
@@ -16,7 +16,7 @@ def learned_by_rfa() -> Iterable[float]:
 
 
 def beaten_by_minirocket() -> Iterable[float]:
-    """Images, then the accuracy of MiniRocket and of the best model on both sets, in per cent."""
+    """Images, then the accuracy of MiniRocket and of the best model on both sets, in percent."""
     rows = stored("sequences/table3.json")["rows"]
     sets = (table3.PIXELS, table3.IMAGES)
     yield runs.FITTED

@@ -112,7 +112,8 @@ SENTENCES: list[Sentence] = [
         recall_of_eight,
     ),
     Sentence(
-        "It recalls less than softmax attention: Aaren {:.2f} of eight pairs",
+        "It makes the model recall less than softmax attention: Aaren recalls {:.2f} of eight "
+        "pairs",
         lambda: recalled(("aaren", "width", "recall", 8)),
     ),
     Sentence("Exact element-wise attention recalls {:.2f} of eight", lambda: recall_of_eight()[:1]),

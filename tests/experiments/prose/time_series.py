@@ -87,7 +87,7 @@ def confirmed() -> Iterable[Any]:
 
 
 def of_data_sets(found: Outcome) -> dict[str, float]:
-    """The mean share of a data set's rows, in per cent of the other column."""
+    """The mean share of a data set's rows, in percent of the other column."""
     return by_data_set({row.row: row.percent.middle for row in found.rows})
 
 
@@ -127,7 +127,7 @@ def seconds_beside_aaren() -> tuple[float, float]:
 
 
 def published_behind(metric: int, series: str = "") -> Iterable[float]:
-    """By how much EA-2 is behind SA in the paper: the least and the most, in per cent."""
+    """By how much EA-2 is behind SA in the paper: the least and the most, in percent."""
     paper = importlib.import_module("experiments.forecasting.elementwise").PAPER
     shares = [
         100 * (numbers["EA-2"][metric] / numbers["SA"][metric] - 1)
@@ -185,7 +185,7 @@ def mixed_channels() -> Iterable[float]:
 
 
 def ridge_from(context: int) -> Iterable[float]:
-    """By how much the ridge's errors 96 rows ahead change with a longer context, in per cent."""
+    """By how much the ridge's errors 96 rows ahead change with a longer context, in percent."""
     rows = read("forecasting/contexts.json")["rows"]
     found = contexts.compare(rows, "ridge", context, 96)
     return [share for name in contexts.patch.SERIES for share in found[name]]
@@ -194,7 +194,7 @@ def ridge_from(context: int) -> Iterable[float]:
 def ours_from(context: int) -> Iterable[float]:
     """How errors of ours 96 rows ahead change with a longer context, and lie beside the ridge's.
 
-    In per cent, of the series; beside the ridge from as many rows the most of them. Then the errors
+    In percent, of the series; beside the ridge from as many rows the most of them. Then the errors
     on ECL of the ridge from so many rows, and of ours from 96.
     """
     rows = read("forecasting/contexts.json")["rows"]
@@ -207,7 +207,7 @@ def ours_from(context: int) -> Iterable[float]:
 
 
 def beside_autoets() -> Iterable[float]:
-    """How far ridge and seasonal naive forecast are ahead of AutoETS from 96 rows, in per cent."""
+    """How far ridge and seasonal naive forecast are ahead of AutoETS from 96 rows, in percent."""
     rows = read("forecasting/statistical.json")["rows"]
     theirs = statistical.errors(rows, statistical.ETS, 96)
     for model in ("ridge", "seasonal_naive"):
@@ -216,7 +216,7 @@ def beside_autoets() -> Iterable[float]:
 
 
 def ridge_beside_mstl() -> Iterable[float]:
-    """The least and the most by which the ridge is ahead of MSTL from 512 rows, in per cent."""
+    """The least and the most by which the ridge is ahead of MSTL from 512 rows, in percent."""
     rows = read("forecasting/statistical.json")["rows"]
     theirs = statistical.errors(rows, statistical.MSTL, statistical.LONG)
     own = statistical.errors(rows, "ridge", statistical.LONG)
@@ -225,7 +225,7 @@ def ridge_beside_mstl() -> Iterable[float]:
 
 
 def of_defaults(other: str, metric: str) -> dict[str, float]:
-    """By series, how much larger the default's numbers are than another's, in per cent."""
+    """By series, how much larger the default's numbers are than another's, in percent."""
     found = defaults.differences(read("forecasting/defaults.json")["rows"], other, metric)
     return {series: statistics.mean(each) for series, each in found.items()}
 
@@ -240,7 +240,7 @@ def errors_of_defaults() -> Iterable[Any]:
 
 
 def crps_of_defaults() -> Iterable[Any]:
-    """Series where the default's CRPS is lower, the same to a per cent, and higher: Exchange."""
+    """Series where the default's CRPS is lower, the same to a percent, and higher: Exchange."""
     found = of_defaults("former default", "crps")
     worse = [series for series, change in found.items() if change > 1]
     assert worse == ["Exchange"]

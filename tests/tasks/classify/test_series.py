@@ -317,7 +317,7 @@ def test_a_channel_with_a_single_value_is_told():
     train = dataclasses.replace(train, series=[np.where(one, 5.0, x) for x in train.series])
     (note,) = find_notes(train, test)
     name = train.channels[3]
-    assert note == f"channels to train with a single value, which say nothing: {name}"
+    assert note == f"channels with a single value in the training data: {name}"
 
 
 TOY = "@problemName Toy\n@univariate true\n@classLabel true a {}\n@data\n1,2:a\n{}\n3,4:{}\n"

@@ -249,7 +249,7 @@ def find_notes(train: data.TimeSeriesDataset, test: data.TimeSeriesDataset) -> l
         is_flat = np.nanmin(values, axis=0) == np.nanmax(values, axis=0)
         if part is train and is_flat.any():
             flat = [channels[channel] for channel in np.flatnonzero(is_flat)]
-            notes.append(f"channels {what} with a single value, which say nothing: {itemize(flat)}")
+            notes.append(f"channels with a single value in the training data: {itemize(flat)}")
         still = [
             f"{channels[run.channel]} {run.value:g} except "
             f"{format_count(len(run.rows), 'step')}, the first "

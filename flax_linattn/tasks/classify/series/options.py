@@ -75,8 +75,8 @@ class ClassifyModel(ModelOptions):
             and linear maps, without attention).
         num_features: Maximum number of MiniRocket features, for ``model="minirocket"`` and
             ``model="closed-form"``.
-        num_prefixes: Maximum number of prefix lengths with a linear map of their own, for the same
-            models.
+        num_prefixes: Maximum number of prefix lengths with a linear map of their own, for
+            ``model="minirocket"`` and ``model="closed-form"``.
         pooling: Input of the classification head: "mean" (the mean over all steps), "last" (the
             last step) or "flatten" (all steps, with weights for each position).
         embedding: Convolution of the embedding: "causal" (over past steps; the model can stream) or
@@ -249,8 +249,8 @@ class ClassifyStreamOptions:
 
     Attributes:
         sequence: Index, from 0, of a test sequence of the run to stream instead of the input.
-        threshold: Probability of the most likely class at which the stream decides, except for
-            ``model="attention"``. Default: the threshold that held-out sequences chose.
+        threshold: Probability of the most likely class at which the stream decides; not available
+            for ``model="attention"``. Default: the threshold that held-out sequences chose.
         max_length: Maximum number of observations of a sequence, for mechanisms with a cache.
             Default: the longest sequence in the data of the run.
     """

@@ -28,7 +28,7 @@ class ClassifyStream(ClassStream[NDArray[np.float64]]):
 
     A missing value repeats the last value of the channel, or the training mean if there is none.
 
-    Except for ``model="attention"``, a run also decides: after the first of the model's prefix
+    A run also decides, unless its model is "attention": after the first of the model's prefix
     lengths at which the most likely class has a probability of at least ``threshold``, that class
     is the decision until the sequence ends. A blank line ends a sequence, and then also prints a
     row: the prediction for the whole sequence (``models.MiniRocketClassifier.finish``). It is the
@@ -145,8 +145,8 @@ class ClassifyStream(ClassStream[NDArray[np.float64]]):
         return Prediction(self._stream.num_steps, np.asarray(probabilities))
 
     def end(self) -> str | None:
-        """Returns a note on a last sequence that no blank line has ended, if that adds a row."""
-        is_own = self._sequence is not None  # which ends by itself, unless the output is cut
+        """Returns a note if the last sequence lacks a blank line, which would add a row."""
+        is_own = self._sequence is not None  # it ends on its own, unless the output is cut
         if is_own or not (self._prefix_lengths and self._stream.num_steps):
             return None
         missing = "the last sequence has no blank line after it, so its prediction was not printed"
