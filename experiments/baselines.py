@@ -26,11 +26,11 @@ import numpy as np
 
 from experiments import command
 from experiments.classification.data_sets import NAMES, file_options
+from experiments.experiment import data_folder
 from experiments.forecasting import aaren, elementwise
 from experiments.options import run_without_model, task_config
 from experiments.store import Row
 from experiments.tables.baselines import CLASSIFICATION, RESULTS, Report, reports, stored_rows
-from experiments.tables.table import data_folder
 from flax_linattn.bench.journal import write_json
 from flax_linattn.bench.origin import provenance
 from flax_linattn.bench.report import markdown

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from experiments import command
+
+DATA_FOLDER = "FLAX_LINATTN_DATA"
+"""Name of the environment variable that names the folder of real data."""
 
 Flags = Mapping[str, Mapping[str, Any]]
 """Of the command line: what argparse is to know of each, by its name."""
@@ -22,6 +26,7 @@ class Experiment(abc.ABC):
         module: the module of its command; results are in the same folder.
         about: the figure or table of a paper, and what the paper says of it.
         extras: the extras of the package that it needs, separated by commas.
+        needs_data: whether it reads real data outside the repository.
         sizes: how much is computed, by the name of the scale: "paper", "cpu", ...; one without a
             name where there is only one.
     """
@@ -29,6 +34,7 @@ class Experiment(abc.ABC):
     module: str
     about: str = "not measured in any of the papers"
     extras: str = "plots"
+    needs_data: bool = False
     sizes: Mapping[str, Any]
 
     @property
@@ -53,7 +59,8 @@ class Experiment(abc.ABC):
 
     def command(self, scale: str) -> str:
         """The command that computes its results."""
-        return f"python -m {self.module}" + (f" --scale {scale}" if scale else "")
+        folder = f"{DATA_FOLDER}=FOLDER " if self.needs_data else ""
+        return f"{folder}python -m {self.module}" + (f" --scale {scale}" if scale else "")
 
     @property
     def usual_scale(self) -> str:
@@ -112,3 +119,9 @@ class Experiment(abc.ABC):
             except ValueError as error:
                 parser.error(str(error))
         print(self.render(scale, output), end="")
+
+
+def data_folder() -> Path | None:
+    """The folder of real data sets, as the environment names it."""
+    name = os.environ.get(DATA_FOLDER)
+    return Path(name) if name else None

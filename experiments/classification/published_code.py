@@ -27,11 +27,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from experiments.classification import aaren
+from experiments.experiment import DATA_FOLDER, data_folder
 from experiments.intervals import interval, mean_text, text
 from experiments.margins import ACCURACY, within
 from experiments.measured import Measured, Rows
 from experiments.statements import Statement
-from experiments.tables.table import DATA_FOLDER, data_folder
 from experiments.verdicts import Rule, Verdict, rows_with
 from flax_linattn.bench import Journal
 from flax_linattn.bench.report import markdown
@@ -197,6 +197,7 @@ def table(rows: Rows, size: Size) -> str:
 
 EXPERIMENT = Measured(
     module="experiments.classification.published_code",
+    needs_data=True,
     about="Aaren, table 4, Japanese Vowels: the transformer, 96.38 ± 0.91 %",
     sizes={"": Size()},
     measure=measure,

@@ -41,12 +41,11 @@ from experiments.classification.archive_methods import (
 )
 from experiments.classification.archive_sets import find_files
 from experiments.classification.archive_tables import collect_values, differences, plot, table
-from experiments.experiment import Flags
+from experiments.experiment import Flags, data_folder
 from experiments.intervals import interval, over_sets, paired_differences, text
 from experiments.measured import Measured, Rows, commit_date
 from experiments.rules import above
 from experiments.statements import Judge, Statement
-from experiments.tables.table import DATA_FOLDER, data_folder
 from experiments.verdicts import FAILS, HOLDS, OPEN, NotMeasuredError, Rule, Verdict, Word, combine
 from flax_linattn.bench import Journal, provenance
 from flax_linattn.bench.journal import lock_results, write_json
@@ -163,9 +162,6 @@ def origin() -> dict[str, Any]:
 @dataclass(frozen=True, kw_only=True)
 class ArchiveExperiment(Measured):
     """An experiment whose rows have origins of their own, and are continued when some are added."""
-
-    def command(self, scale: str) -> str:
-        return f"{DATA_FOLDER}=FOLDER {super().command(scale)}"
 
     def flags(self) -> Flags:
         """The flags that restrict which rows are computed."""
@@ -325,6 +321,7 @@ STATEMENTS = tuple(
 
 EXPERIMENT = ArchiveExperiment(
     module="experiments.classification.uea_ucr",
+    needs_data=True,
     extras="plots,baselines",
     about="not of a paper; data sets of the UEA and UCR archives with their official splits",
     sizes={"": Size()},

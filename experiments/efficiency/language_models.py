@@ -256,6 +256,7 @@ def _cells(row: dict[str, Any], name: str) -> list[str]:
 
 EXPERIMENT = Measured(
     module="experiments.efficiency.language_models",
+    extras="plots,peers",
     sizes={"cpu": Size()},
     measure=measure,
     table=table,

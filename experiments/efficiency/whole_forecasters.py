@@ -65,6 +65,7 @@ FORECASTER = LearningTask(
 
 EXPERIMENT = Measured(
     module="experiments.efficiency.whole_forecasters",
+    extras="plots,peers",
     about="not a table of any of the papers",
     sizes={"cpu": Size(lengths=((96, 32),), features=512, hidden=2048, num_layers=2)},
     measure=partial(measure, FORECASTER),

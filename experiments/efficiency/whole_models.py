@@ -54,6 +54,7 @@ CLASSIFIER = LearningTask(
 
 EXPERIMENT = Measured(
     module="experiments.efficiency.whole_models",
+    extras="plots,peers",
     about="not a table of any of the papers",
     sizes={
         "cpu": Size(

@@ -19,10 +19,10 @@ import numpy as np
 from experiments.events.data_sets import DATA_SETS, make_config
 from experiments.events.rules import comparable
 from experiments.events.runs import QUANTILE_LEVELS, baselines, train_seeds
+from experiments.experiment import data_folder
 from experiments.intervals import mean_text, over_sets, spread, text
 from experiments.measured import Measured, Rows
 from experiments.statements import Statement
-from experiments.tables.table import data_folder
 from experiments.verdicts import Verdict, rows_with
 from flax_linattn.bench import Journal
 from flax_linattn.bench.plots import import_figure
@@ -264,6 +264,7 @@ DEPARTURES = (
 
 EXPERIMENT = Measured(
     module="experiments.events.table2",
+    needs_data=True,
     about="Aaren, table 2: event forecasting; Aaren performs comparably with the Transformer",
     sizes={
         "": Size(),

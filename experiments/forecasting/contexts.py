@@ -145,6 +145,7 @@ def _named(model: str) -> str:
 
 EXPERIMENT = Measured(
     module="experiments.forecasting.contexts",
+    needs_data=True,
     about="not of a paper: the patch forecaster and the ridge from longer windows",
     sizes={"": Size()},
     measure=measure,

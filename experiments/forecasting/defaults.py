@@ -25,13 +25,13 @@ from typing import Any
 
 import pandas as pd
 
+from experiments.experiment import data_folder
 from experiments.forecasting.data_sets import EMBEDDED, file_options, find
 from experiments.intervals import mean_text, over_sets, text
 from experiments.measured import Measured, Rows
 from experiments.options import task_config
 from experiments.rules import ONE_SOURCE, below, source
 from experiments.statements import Judge, Statement
-from experiments.tables.table import data_folder
 from experiments.verdicts import NotMeasuredError, Rule, Verdict
 from flax_linattn import tasks, training
 from flax_linattn.bench import Journal
@@ -214,6 +214,7 @@ def table(rows: Rows, size: Size) -> str:
 
 EXPERIMENT = Measured(
     module="experiments.forecasting.defaults",
+    needs_data=True,
     about="not of a paper: the default forecaster, its former default, ridges, seasonal naive",
     sizes={"": Size()},
     measure=measure,

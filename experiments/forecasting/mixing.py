@@ -114,6 +114,7 @@ def _own(rows: Rows, mixing: str, name: str) -> int:
 
 EXPERIMENT = Measured(
     module="experiments.forecasting.mixing",
+    needs_data=True,
     about="not of a paper: the patch forecaster with cross-channel attention",
     sizes={"": Size()},
     measure=measure,

@@ -25,6 +25,7 @@ import jax
 import numpy as np
 from flax import nnx
 
+from experiments.experiment import data_folder
 from experiments.forecasting.data_sets import EMBEDDED, file_options
 from experiments.forecasting.peers import PEERS, RATES, available, train_peer
 from experiments.intervals import interval, mean_text, over_sets, text
@@ -32,7 +33,6 @@ from experiments.measured import Measured, Rows
 from experiments.options import task_config
 from experiments.rules import ONE_SOURCE, below, source
 from experiments.statements import Judge, Statement
-from experiments.tables.table import data_folder
 from experiments.verdicts import NotMeasuredError, Rule, Verdict
 from flax_linattn import inference, tasks, training
 from flax_linattn.bench import Journal
@@ -463,6 +463,7 @@ def _papers(row: str) -> list[str]:
 
 EXPERIMENT = Measured(
     module="experiments.forecasting.patch",
+    needs_data=True,
     extras="plots,peers",
     about="not of a paper: the patch forecaster compared with ridge, DLinear and PatchTST",
     sizes={"": Size()},

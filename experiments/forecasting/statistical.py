@@ -217,6 +217,7 @@ def table(rows: Rows, size: Size) -> str:
 
 EXPERIMENT = Measured(
     module="experiments.forecasting.statistical",
+    needs_data=True,
     extras="plots,peers",
     about="not of a paper: exponential smoothing fitted to each window",
     sizes={"": Size()},

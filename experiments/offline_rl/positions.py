@@ -104,6 +104,7 @@ def table(rows: Rows, size: Size) -> str:
 
 EXPERIMENT = Measured(
     module="experiments.offline_rl.positions",
+    needs_data=True,
     extras="plots,rl",
     sizes={"": Size()},
     measure=measure,

@@ -17,13 +17,13 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from experiments.experiment import data_folder
 from experiments.intervals import Interval, mean_text, over_sets, text
 from experiments.measured import Measured, Rows
 from experiments.offline_rl.data_sets import DATA_SETS, make_config
 from experiments.offline_rl.rules import ahead, comparable
 from experiments.offline_rl.runs import episode_metrics, make_run_environments, train_and_play
 from experiments.statements import Judge, Statement
-from experiments.tables.table import data_folder
 from experiments.verdicts import NotMeasuredError, Verdict, rows_with
 from flax_linattn import control, tasks
 from flax_linattn.bench import Journal
@@ -307,6 +307,7 @@ WINDOW = "window"
 
 EXPERIMENT = Measured(
     module="experiments.offline_rl.table1",
+    needs_data=True,
     extras="plots,rl",
     about="Aaren, table 1: offline reinforcement learning; Aaren performs competitively",
     sizes={"": Size()},

@@ -135,6 +135,7 @@ def plot(rows: Rows) -> Any:
 
 EXPERIMENT = Measured(
     module="experiments.offline_rl.target_return",
+    needs_data=True,
     extras="plots,rl",
     sizes={"": Size()},
     measure=measure,

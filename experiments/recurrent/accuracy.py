@@ -27,6 +27,7 @@ from experiments.classification.data_sets import ACCURACY, PROTOCOLS, file_optio
 from experiments.efficiency.programs import num_parameters
 from experiments.events import rules, table2
 from experiments.events.table2 import data_sets
+from experiments.experiment import data_folder
 from experiments.forecasting import aaren as forecasting
 from experiments.intervals import judge, mean_text, over_sets, paired_differences, text
 from experiments.measured import Measured, Rows
@@ -35,7 +36,6 @@ from experiments.recurrent.layer import CELLS, recurrent_task
 from experiments.rules import above
 from experiments.statements import Statement
 from experiments.tables import Metric, Table
-from experiments.tables.table import data_folder
 from experiments.verdicts import NotMeasuredError, Rule, Verdict, rows_with
 from flax_linattn import tasks, training
 from flax_linattn.bench import Journal
@@ -289,6 +289,7 @@ LEFT_OUT = (
 
 EXPERIMENT = Measured(
     module="experiments.recurrent.accuracy",
+    needs_data=True,
     about="not measured in any of the papers, which compare accuracy with attention only",
     extras="",
     sizes={

@@ -22,6 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from experiments.experiment import data_folder
 from experiments.intervals import interval, mean_text, paired_differences, text
 from experiments.measured import Measured, Rows
 from experiments.rules import below, span
@@ -29,7 +30,6 @@ from experiments.sequences.as_coded import AsCoded
 from experiments.sequences.data_sets import IMAGES, make_config
 from experiments.sequences.runs import cached_task
 from experiments.statements import Judge, Statement
-from experiments.tables.table import data_folder
 from experiments.verdicts import FAILS, HOLDS, OPEN, Rule, Verdict, Word, rows_with
 from flax_linattn import ops, training
 from flax_linattn.bench import Journal
@@ -292,6 +292,7 @@ FIGURE = "TaylorShift, figure 4"
 
 EXPERIMENT = Measured(
     module="experiments.sequences.figure4",
+    needs_data=True,
     extras="plots,images",
     about="TaylorShift, figure 4 and appendix B.3: ImageNet accuracy in early training with "
     "normalization off at evaluation; learned temperatures",

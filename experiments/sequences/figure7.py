@@ -17,12 +17,12 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from experiments.experiment import data_folder
 from experiments.measured import Measured, Rows
 from experiments.sequences.data_sets import DATA_SETS, IMAGES, LISTOPS, make_config
 from experiments.sequences.rules import centered
 from experiments.sequences.runs import cached_task
 from experiments.statements import Statement
-from experiments.tables.table import data_folder
 from experiments.verdicts import Verdict, combine, one_seed, rows_with
 from flax_linattn import tasks, training
 from flax_linattn.bench import Journal
@@ -190,6 +190,7 @@ def plot(rows: Rows) -> Any:
 
 EXPERIMENT = Measured(
     module="experiments.sequences.figure7",
+    needs_data=True,
     about="TaylorShift, figure 7: the products of queries and keys at the layers of an encoder",
     sizes={"": Size()},
     measure=measure,

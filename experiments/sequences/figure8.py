@@ -12,13 +12,13 @@ import statistics
 from functools import partial
 from typing import Any
 
+from experiments.experiment import data_folder
 from experiments.intervals import interval, mean_text, paired_differences, text
 from experiments.measured import Measured, Rows
 from experiments.sequences.data_sets import LISTOPS, make_config
 from experiments.sequences.rules import ahead, falls
 from experiments.sequences.runs import train_and_test
 from experiments.statements import Judge, Statement
-from experiments.tables.table import data_folder
 from experiments.verdicts import NotMeasuredError, Verdict
 from flax_linattn.bench import Journal
 from flax_linattn.bench.plots import import_figure
@@ -156,6 +156,7 @@ def plot(rows: Rows) -> Any:
 
 EXPERIMENT = Measured(
     module="experiments.sequences.figure8",
+    needs_data=True,
     about="TaylorShift, figure 8, appendix D.3: accuracy on ListOps beyond the training lengths",
     sizes={"": Size()},
     measure=measure,

@@ -15,6 +15,7 @@ import statistics
 from functools import partial
 from typing import Any
 
+from experiments.experiment import data_folder
 from experiments.intervals import interval, mean_text, over_sets, paired_differences, text
 from experiments.measured import Measured, Rows
 from experiments.sequences.data_sets import DATA_SETS, IMAGES, LISTOPS, PIXELS, make_config
@@ -28,7 +29,6 @@ from experiments.sequences.rules import (
 )
 from experiments.sequences.runs import baselines, minirocket, train_and_test
 from experiments.statements import Judge, Statement
-from experiments.tables.table import data_folder
 from experiments.verdicts import FAILS, HOLDS, OPEN, NotMeasuredError, Verdict, Word, combine
 from flax_linattn import ops
 from flax_linattn.bench import Journal
@@ -305,6 +305,7 @@ def _measured_baselines(rows: Rows, data: str) -> dict[str, dict[int, float]]:
 
 EXPERIMENT = Measured(
     module="experiments.sequences.table3",
+    needs_data=True,
     extras="plots,images,baselines",
     about="TaylorShift, table 3: accuracy on CIFAR-10 pixels, IMDB bytes, ListOps and ImageNet",
     sizes={"": Size()},

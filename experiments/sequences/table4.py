@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+from experiments.experiment import data_folder
 from experiments.intervals import interval, mean_text, paired_differences, text
 from experiments.measured import Measured, Rows
 from experiments.sequences import runs
@@ -23,7 +24,6 @@ from experiments.sequences.data_sets import PIXELS, make_config
 from experiments.sequences.monitoring import train_monitored
 from experiments.sequences.rules import acceptable, ahead, converges, overflows
 from experiments.statements import Judge, Statement
-from experiments.tables.table import data_folder
 from experiments.verdicts import (
     NotMeasuredError,
     Verdict,
@@ -299,6 +299,7 @@ def plot(rows: Rows) -> Any:
 
 EXPERIMENT = Measured(
     module="experiments.sequences.table4",
+    needs_data=True,
     extras="plots,images",
     about="TaylorShift, table 4 and figure 4: CIFAR-10 pixels by stage of normalization",
     sizes={"": Size()},

@@ -10,13 +10,13 @@ from __future__ import annotations
 import dataclasses
 from functools import partial
 
+from experiments.experiment import data_folder
 from experiments.intervals import interval, mean_text, paired_differences, text
 from experiments.measured import Measured, Rows
 from experiments.sequences import runs
 from experiments.sequences.data_sets import PIXELS, make_config
 from experiments.sequences.rules import ahead
 from experiments.statements import Statement
-from experiments.tables.table import data_folder
 from experiments.verdicts import NotMeasuredError, Verdict
 from flax_linattn.bench import Journal
 from flax_linattn.bench.report import markdown
@@ -98,6 +98,7 @@ def table(rows: Rows, size: Size) -> str:
 
 EXPERIMENT = Measured(
     module="experiments.sequences.table5",
+    needs_data=True,
     extras="plots,images",
     about="TaylorShift, table 5: accuracy on CIFAR-10 pixels with more heads",
     sizes={"": Size()},

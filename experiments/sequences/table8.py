@@ -9,13 +9,13 @@ import dataclasses
 import statistics
 from functools import partial
 
+from experiments.experiment import data_folder
 from experiments.intervals import interval, mean_text, paired_differences, text
 from experiments.measured import Measured, Rows
 from experiments.sequences import runs
 from experiments.sequences.data_sets import DATA_SETS, make_config
 from experiments.sequences.rules import ahead
 from experiments.statements import Judge, Statement
-from experiments.tables.table import data_folder
 from experiments.verdicts import NotMeasuredError, Verdict
 from flax_linattn.bench import Journal
 from flax_linattn.bench.report import markdown
@@ -105,6 +105,7 @@ def table(rows: Rows, size: Size) -> str:
 
 EXPERIMENT = Measured(
     module="experiments.sequences.table8",
+    needs_data=True,
     extras="plots,images",
     about="TaylorShift, table 8: accuracy with a linear and with a convolutional embedding",
     sizes={"": Size()},

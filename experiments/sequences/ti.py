@@ -14,13 +14,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from experiments.experiment import data_folder
 from experiments.intervals import interval, mean_text, text
 from experiments.measured import Measured, Rows
 from experiments.sequences.data_sets import DATA_SETS, IMAGES
 from experiments.sequences.rules import ahead
 from experiments.sequences.runs import cached_task, train_and_test
 from experiments.statements import Statement
-from experiments.tables.table import data_folder
 from experiments.verdicts import NotMeasuredError, Verdict
 from flax_linattn import tasks, training
 from flax_linattn.bench import Journal
@@ -146,6 +146,7 @@ def table(rows: Rows, size: Size) -> str:
 
 EXPERIMENT = Measured(
     module="experiments.sequences.ti",
+    needs_data=True,
     about="TaylorShift, table 3, ImageNet (Ti): 12 layers of 192, here for equal time",
     sizes={"": Size()},
     measure=measure,

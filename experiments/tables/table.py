@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from experiments.again import COSTS, choose, compare, name_parts
-from experiments.experiment import Experiment, Flags
+from experiments.experiment import DATA_FOLDER, Experiment, Flags, data_folder
 from experiments.options import run_options
 from experiments.store import Store
 from experiments.tables import page
@@ -18,9 +17,6 @@ from experiments.tables.claims import Claim
 
 QUICK = {"features": 8, "hidden_features": 8, "num_heads": 2, "num_layers": 1, "epochs": 1}
 """A model that trains in seconds."""
-
-DATA_FOLDER = "FLAX_LINATTN_DATA"
-"""The environment variable that names the folder of real data."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -53,6 +49,7 @@ class Table(Experiment):
     quick: Mapping[str, Any]
     baseline: str
     baselines_row: str = ""
+    needs_data: bool = True
 
     def data_set(self, row: str) -> str:
         """The data set of a row."""
@@ -76,7 +73,7 @@ class Table(Experiment):
         """The command without options that select runs."""
         if scale == "quick":
             return f"python -m {self.module} --quick"
-        return f"{DATA_FOLDER}=FOLDER {super().command(scale)}"
+        return super().command(scale)
 
     def run_command(self, scale: str, cell: Cell, seed: int) -> str:
         """The command that trains one run after the runs of smaller seeds."""
@@ -163,9 +160,3 @@ class Table(Experiment):
     def render(self, scale: str, output: Path) -> str:
         """Writes page and figure of what is stored; returns the page."""
         return page.render(self, scale, self.store(scale, output))
-
-
-def data_folder() -> Path | None:
-    """The folder of real data sets, as the environment names it."""
-    name = os.environ.get(DATA_FOLDER)
-    return Path(name) if name else None

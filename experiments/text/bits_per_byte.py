@@ -20,10 +20,10 @@ from typing import Any
 import jax
 from flax import nnx
 
+from experiments.experiment import DATA_FOLDER, data_folder
 from experiments.intervals import interval, mean_text, paired_differences
 from experiments.measured import Measured, Rows
 from experiments.sequences.data_sets import DATA_SETS, IMDB
-from experiments.tables.table import DATA_FOLDER, data_folder
 from experiments.verdicts import rows_with
 from flax_linattn import inference, models, tasks, training
 from flax_linattn.bench import Journal
@@ -240,6 +240,7 @@ def _text(difference: Any) -> str:
 
 EXPERIMENT = Measured(
     module="experiments.text.bits_per_byte",
+    needs_data=True,
     extras="plots,text",
     sizes={"": Size()},
     measure=measure,

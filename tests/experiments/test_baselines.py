@@ -6,8 +6,8 @@ import sys
 import pytest
 
 from experiments import baselines
+from experiments.experiment import DATA_FOLDER
 from experiments.tables.baselines import reports
-from experiments.tables.table import DATA_FOLDER
 
 
 @pytest.fixture(autouse=True)

@@ -8,7 +8,7 @@ from typing import ClassVar
 import pytest
 
 from experiments import options, report, store
-from experiments.tables.table import data_folder
+from experiments.experiment import data_folder
 from flax_linattn import storage, training
 
 

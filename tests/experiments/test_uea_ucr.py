@@ -18,8 +18,8 @@ from experiments.classification import (
 from experiments.classification.archive_sets import DATA_SETS, LARGE, PACKAGES, Part, Prepared
 from experiments.classification.baseline_classifiers import decision_values
 from experiments.classification.lstm import LSTMClassifier
+from experiments.experiment import DATA_FOLDER
 from experiments.statements import statements_table
-from experiments.tables.table import DATA_FOLDER
 from experiments.verdicts import FAILS, HOLDS, IN_PART, NOT_RUN, OPEN
 from flax_linattn.data import BucketBatches
 from flax_linattn.tasks.classify.series.early import compute_logits
