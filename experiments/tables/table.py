@@ -88,8 +88,8 @@ class Table(Experiment):
         quick = "tiny models, one epoch, one seed"
         return {
             "--seeds": {"type": int, "default": 3},
-            "--rows": {"default": "", "help": "one row, or those that contain this text"},
-            "--columns": {"default": "", "help": "one column, or those that contain this text"},
+            "--rows": {"default": "", "help": "one row by name, or rows with this text"},
+            "--columns": {"default": "", "help": "one column by name, or columns with this text"},
             "--runs": {"type": Path, "default": Path("runs"), "help": "folder of run folders"},
             "--quick": {"dest": "scale", "action": "store_const", "const": "quick", "help": quick},
         }
