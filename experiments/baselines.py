@@ -25,6 +25,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from experiments import command
+from experiments.classification.archive_sets import prepare
+from experiments.classification.baseline_classifiers import CLASSIFIERS
 from experiments.classification.data_sets import NAMES, file_options
 from experiments.experiment import data_folder
 from experiments.forecasting import aaren, elementwise
@@ -34,7 +36,6 @@ from experiments.tables.baselines import CLASSIFICATION, RESULTS, Report, report
 from flax_linattn.bench.journal import write_json
 from flax_linattn.bench.origin import provenance
 from flax_linattn.bench.report import markdown
-from flax_linattn.tasks.classify.metrics import averages, count
 from flax_linattn.tasks.forecast.evaluate import evaluate_baselines
 
 FORECASTING = (aaren.EXPERIMENT, elementwise.EXPERIMENT)
@@ -44,8 +45,8 @@ SIMPLE = {
     "ridge": "ridge",
 }
 NAIVE = {"naive": "naive", "seasonal naive": "seasonal_naive", "ridge": "ridge"}
-PUBLISHED = {"MiniRocket": "MiniRocketClassifier", "Hydra": "HydraClassifier"}
-"""Of aeon (BSD-3), by their defaults: 10,000 kernels, 64 groups of 8; both with a ridge."""
+PUBLISHED = ("MiniRocket", "Hydra")
+"""Of aeon (BSD-3), by their defaults."""
 SEEDS = 3
 
 
@@ -80,16 +81,9 @@ def simple_classes(config: Any) -> dict[str, Report]:
     return _by_column(run.task.test_baselines(run, batches), SIMPLE)
 
 
-def published_classes(config: Any, column: str, seed: int) -> dict[str, Report]:
+def published_classes(files: Mapping[str, Any], column: str, seed: int) -> dict[str, Report]:
     """A published classifier, on the sequences as a run prepares them."""
-    run, batches = run_without_model("classify", config)
-    train, test = run.task.train_batches(run).arrays, batches.arrays
-    made: Any = getattr(importlib.import_module("aeon.classification.convolution_based"),
-                        PUBLISHED[column])(n_jobs=1, random_state=seed)  # fmt: skip
-    made.fit(train["values"].transpose(0, 2, 1), train["labels"])
-    predictions = np.asarray(made.predict(test["values"].transpose(0, 2, 1)))
-    figures = averages(count(test["labels"], predictions, len(run.data_spec.classes)))
-    return {column: {f"test_{name}": value for name, value in figures.items()}}
+    return {column: CLASSIFIERS[column](prepare(files), seed)}
 
 
 def _by_column(values: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Report]:
@@ -112,16 +106,13 @@ def jobs() -> Iterator[Job]:
         rows = {cell.row: cell.config for cell in table.cells(folder) if cell.config}
         for row, config in rows.items():
             yield Job(table.short_name, row, tuple(NAIVE), 0, partial(forecasts, config))
-    configs = {
-        name: task_config("classify", **options)
-        for name in NAMES
-        if (options := file_options(name, folder)) is not None
-    }
-    for name, config in configs.items():
+    files = {name: options for name in NAMES if (options := file_options(name, folder)) is not None}
+    for name, options in files.items():
+        config = task_config("classify", **options)
         yield Job(CLASSIFICATION, name, tuple(SIMPLE), 0, partial(simple_classes, config))
-    for name, config in configs.items():
+    for name, options in files.items():
         for column, seed in itertools.product(PUBLISHED, range(SEEDS)):
-            compute = partial(published_classes, config, column, seed)
+            compute = partial(published_classes, options, column, seed)
             yield Job(CLASSIFICATION, name, (column,), seed, compute)
 
 

@@ -345,7 +345,7 @@ def _table_verdict(judged: Outcome) -> Verdict:
     return Verdict(judged.word, f"{difference} % over {sets}")
 
 
-def paper(statement: Statement) -> int:
+def paper_index(statement: Statement) -> int:
     """The index of a statement's paper in ``PAPERS``."""
     where = statement.where.lower()
     return next(i for i, name in enumerate(PAPERS) if where.startswith(name.lower()))
@@ -353,11 +353,11 @@ def paper(statement: Statement) -> int:
 
 def location(statement: Statement) -> tuple[Any, ...]:
     """A key that sorts statements as in the papers: paper, kind of part, number."""
-    at = statement.where.lower().removeprefix(PAPERS[paper(statement)].lower())
+    at = statement.where.lower().removeprefix(PAPERS[paper_index(statement)].lower())
     parts = sorted((at.find(name), i) for i, name in enumerate(LOCATIONS) if name in at)
     first, kind = parts[0] if parts else (0, -1)
     number = re.search(r"\b(?:\d+(?:\.\d+)*|[a-g](?:\.\d+)?)\b", at[first:].partition(" ")[2])
-    return paper(statement), kind, _parts(number[0] if number else "")
+    return paper_index(statement), kind, _parts(number[0] if number else "")
 
 
 def _parts(number: str) -> list[int]:
@@ -377,7 +377,7 @@ def render(experiments: Iterable[Experiment], page: Path = PAGE) -> str:
             "was added or changed after the results were known."
         )
     parts = [first, _counts(judged)]
-    for number, of_paper in itertools.groupby(judged, lambda one: paper(one.statement)):
+    for number, of_paper in itertools.groupby(judged, lambda one: paper_index(one.statement)):
         lines = [
             [
                 one.statement.where[len(PAPERS[number]) :].removeprefix(", ") or "-",
@@ -405,7 +405,7 @@ def _counts(judged: list[JudgedStatement]) -> str:
         return [name, *(str(words.count(word)) for word in VERDICTS), str(before)]
 
     lines = [
-        line(name, [one for one in judged if paper(one.statement) == i])
+        line(name, [one for one in judged if paper_index(one.statement) == i])
         for i, name in enumerate(PAPERS)
     ]
     return markdown(["paper", *VERDICTS, "before the rules"], [*lines, line("all", judged)])

@@ -169,9 +169,9 @@ class Store:
         if self.path.is_file():
             stored = json.loads(self.path.read_text())
         stored_defaults = stored.get("defaults", {})
-        self._defaults = self._complete(stored_defaults)
+        self._defaults = {**defaults(self._task), **stored_defaults}  # of later options, today's
         self._rows = [
-            {**row, "options": self._complete({**stored_defaults, **row.get("options", {})})}
+            {**row, "options": {**self._defaults, **row.get("options", {})}}
             for row in stored.get("runs", [])
         ]
         return stored_defaults
@@ -179,10 +179,6 @@ class Store:
     def _write(self) -> None:
         runs = [{**row, "options": self._differences(row["options"])} for row in self._rows]
         write_json(self.path, {"task": self._task, "defaults": self._defaults, "runs": runs})
-
-    def _complete(self, options: Options) -> Options:
-        """Stored options; one that came later has its default."""
-        return {**defaults(self._task), **options}
 
     def _differences(self, options: Options) -> Options:
         """What differs from the defaults of the file."""

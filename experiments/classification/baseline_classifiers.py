@@ -69,6 +69,13 @@ def classify_by_minirocket(prepared: Prepared, seed: int) -> dict[str, Any]:
 
 
 def classify_by_hydra(prepared: Prepared, seed: int) -> dict[str, Any]:
+    """Hydra features, 64 groups of 8 kernels, with scikit-learn's ridge classifier."""
+    from aeon.classification.convolution_based import HydraClassifier
+
+    return _fit_aeon(HydraClassifier(random_state=seed), prepared)
+
+
+def classify_by_multirocket_hydra(prepared: Prepared, seed: int) -> dict[str, Any]:
     """Hydra and MultiRocket features with one ridge classifier."""
     from aeon.classification.convolution_based import MultiRocketHydraClassifier
 
@@ -156,7 +163,8 @@ CLASSIFIERS: Mapping[str, Classify] = {
     "1-NN Euclidean": classify_by_neighbor,
     "1-NN DTW": classify_by_dtw,
     "MiniRocket": classify_by_minirocket,
-    "Hydra+MultiRocket": classify_by_hydra,
+    "Hydra": classify_by_hydra,
+    "Hydra+MultiRocket": classify_by_multirocket_hydra,
     "TEASER": decide_by_teaser,
     "non-myopic": decide_non_myopically,
 }

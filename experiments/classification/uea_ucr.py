@@ -276,17 +276,20 @@ def judge_against_ridge(method: str) -> Judge:
     return judge
 
 
+def by_seed(rows: Rows, name: str, method: str) -> dict[str, dict[int, float]]:
+    """A value of a method, by data set and seed."""
+    values: dict[str, dict[int, float]] = {}
+    for row in rows:
+        if row["method"] == method and name in row:
+            values.setdefault(row["data_set"], {})[row["seed"]] = row[name]
+    return values
+
+
 def gains(rows: Rows, method: str) -> dict[str, list[float]]:
     """Gains of an augmentation over the default, in points, by data set for each seed of both."""
-    by_set = {}
-    for name in AUGMENTED:
-        ours, default = (
-            {row["seed"]: 100 * row["test_accuracy"] for row in rows
-             if (row["data_set"], row["method"]) == (name, each)}
-            for each in (method, DEFAULT)
-        )  # fmt: skip
-        by_set[name] = paired_differences(ours, default)
-    return {name: own for name, own in by_set.items() if own}
+    both = [by_seed(rows, "test_accuracy", each) for each in (method, DEFAULT)]
+    by_set = {name: paired_differences(*(of.get(name, {}) for of in both)) for name in AUGMENTED}
+    return {name: [100 * gain for gain in own] for name, own in by_set.items() if own}
 
 
 def judge_augmentation(method: str) -> Judge:

@@ -117,23 +117,21 @@ def generate(size: Size, position: int) -> dict[str, Any]:
     """Milliseconds of a generated token of each model, after a prompt."""
     torch = import_torch()
     rounds = 20 * size.rounds
+    max_length = position + 2 * (rounds + 2)  # each round runs twice
     prompt = np.random.default_rng(0).integers(0, VOCABULARY, (1, position), np.int32)
     calls, facts = {}, {}
     for mechanism in size.mechanisms:
         model = make_model(mechanism)
         model.eval()
         stream = inference.generate_tokens(
-            model,
-            jnp.asarray(prompt),
-            max_length=position + 2 * (rounds + 2),  # each round runs twice
-            chunk_size=1024,
+            model, jnp.asarray(prompt), max_length=max_length, chunk_size=1024
         )
         calls[mechanism] = next_token(stream)
         facts[mechanism] = {"state_bytes": inference.state_bytes(stream.state)}
     model = make_torch(torch)
     with torch.no_grad():
         for name in (TRANSFORMER, TRANSFORMER + AGAIN):
-            caches = model.start(torch.from_numpy(prompt).long(), position + 2 * (rounds + 2))
+            caches = model.start(torch.from_numpy(prompt).long(), max_length)
             calls[name] = partial(model.next, caches)
         times = _timed(torch, calls, rounds, size.seconds)
     facts[TRANSFORMER] = {"state_bytes": sum(x.nbytes for pair in caches["kv"] for x in pair)}
@@ -154,10 +152,7 @@ def make_model(mechanism: str) -> models.LanguageModel:
 
 
 def _timed(
-    torch: Any,
-    calls: dict[str, Callable[[], Any]],
-    rounds: int,
-    seconds: float,
+    torch: Any, calls: dict[str, Callable[[], Any]], rounds: int, seconds: float
 ) -> dict[str, Any]:
     times = in_turns(calls, rounds, seconds)
     return {

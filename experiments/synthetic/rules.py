@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from scipy.stats import beta
+from scipy.stats import binomtest
 
 from experiments.verdicts import FAILS, HOLDS, OPEN, REVISED, Rule, Word
 
@@ -79,9 +79,7 @@ class SuccessRate(NamedTuple):
     @property
     def interval(self) -> tuple[float, float]:
         """The interval of Clopper and Pearson."""
-        did, others = self.did, self.of - self.did
-        low = beta.ppf(0.025, did, others + 1) if did else 0.0
-        high = beta.ppf(0.975, did + 1, others) if others else 1.0
+        low, high = binomtest(self.did, self.of).proportion_ci()
         return float(low), float(high)
 
     def __str__(self) -> str:

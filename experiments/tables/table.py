@@ -141,13 +141,13 @@ class Table(Experiment):
             ValueError: there are none.
         """
         every = self.cells(data_folder())
-        row, column = {cell.row for cell in every}, {cell.column for cell in every}
+        row_names, column_names = {cell.row for cell in every}, {cell.column for cell in every}
         cells = [
             cell
             for cell in every
             if cell.config is not None
-            and (cell.row == rows if rows in row else rows in cell.row)
-            and (cell.column == columns if columns in column else columns in cell.column)
+            and (cell.row == rows if rows in row_names else rows in cell.row)
+            and (cell.column == columns if columns in column_names else columns in cell.column)
         ]
         if not cells:
             raise ValueError(

@@ -301,7 +301,8 @@ def test_all_statements_stand_on_one_page(tmp_path: Path) -> None:
 def test_every_table_and_figure_has_a_claim() -> None:
     found = claims.judge_statements(report.all_experiments())
     for i, (tables, figures) in enumerate([(5, 5), (4, 5), (8, 9), (0, 7)]):
-        text = "; ".join(o.statement.where.lower() for o in found if claims.paper(o.statement) == i)
+        own = [o.statement for o in found if claims.paper_index(o.statement) == i]
+        text = "; ".join(statement.where.lower() for statement in own)
         for kind, last in (("table", tables), ("figure", figures)):
             numbers = re.findall(kind + r"s? (\d+)(?:(?:,| and| to) (\d+))?", text)
             missing = {*range(1, last + 1)} - {int(n) for pair in numbers for n in pair if n}
@@ -337,7 +338,7 @@ def test_depth_is_the_longest_chain() -> None:
         return loop + jnp.sum(jnp.exp(x))
 
     jaxpr = jax.make_jaxpr(program)(jnp.ones(8)).jaxpr
-    assert (aaren_scan.depth(jaxpr), counts.work(jaxpr)) == (21, 10 * 2 * 8 + 3 * 8)
+    assert (counts.depth(jaxpr), counts.work(jaxpr)) == (21, 10 * 2 * 8 + 3 * 8)
     assert counts.work(jax.make_jaxpr(jnp.dot)(jnp.ones((3, 4)), jnp.ones((4, 5))).jaxpr) == 120
     merge = aaren_scan.Merges()
     assert max(aaren_scan.hillis_steele(merge, 8)) == 3 and merge.pairs == 7 + 6 + 4

@@ -205,4 +205,4 @@ def _replace_heads(marked: Array, leaf: Array, value: Array, one: Any, two: Any)
         marked = jnp.any(marked, axis=1)
     else:
         shape[axis] = marked.shape[1]
-    return jnp.where(marked.reshape(shape), value, leaf)
+    return overwrite(leaf, marked.reshape(shape), value)

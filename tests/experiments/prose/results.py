@@ -129,11 +129,7 @@ def advantages_in_forecasting() -> list[float]:
 
 def archives(name: str, method: str) -> dict[str, dict[int, float]]:
     """A value of a classifier by data set of the archives and seed."""
-    found: dict[str, dict[int, float]] = {}
-    for row in stored("classification/uea_ucr.json")["rows"]:
-        if row["method"] == method and name in row:
-            found.setdefault(row["data_set"], {})[row["seed"]] = row[name]
-    return found
+    return uea_ucr.by_seed(stored("classification/uea_ucr.json")["rows"], name, method)
 
 
 def means_of_archives() -> list[float]:
