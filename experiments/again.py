@@ -99,7 +99,8 @@ def usage(command: str, rows: Sequence[Mapping[str, Any]], extras: str) -> str:
     """
     costs = [next((row[name] for name in COSTS if name in row), None) for row in rows]
     known = [cost for cost in costs if isinstance(cost, (int, float)) and cost >= MIN_COST]
-    place = costs.index(min(known)) if known else 0
+    trained = (n for n, row in enumerate(rows) if "runs" in row)  # not only baselines
+    place = costs.index(min(known)) if known else next(trained, 0)
     name = shortest_name([name_parts(row) for row in rows], place)
     parts = [f"`{command} --again '{name}'` recomputes one stored row and prints both"]
     if known:

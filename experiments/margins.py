@@ -25,6 +25,16 @@ class Margin(NamedTuple):
     fraction: float
     stated: str
 
+    @property
+    def rule(self) -> Rule:
+        """The rule of verdicts by this margin."""
+        return Rule(
+            "Two models are comparable, or the first is at least as good, if the 95 % confidence "
+            "interval of their difference over data sets lies within, or on the worse side within, "
+            f"{100 * self.fraction:g} % of the second's mean; they are not if it lies beyond.",
+            self.stated,
+        )
+
     def is_tested_by(self, made: dict[str, Any]) -> bool:
         """Whether the margin was stated before a run, and before an earlier one of its seed.
 
@@ -59,6 +69,11 @@ def is_stated_before(stated: str, made: Mapping[str, Any]) -> bool:
     return date is not None and _time(date) >= _time(stated)
 
 
+BETTER = Rule(
+    "A model is better than another if the 95 % confidence interval of their difference over data "
+    "sets lies on the better side of 0, and is not if it lies on the other.",
+    "2026-11-23T15:22:37+00:00",
+)
 ACCURACY = Margin(0.01, "2026-11-22T07:19:39+00:00")
 ERROR = Margin(0.05, "2026-11-22T07:19:39+00:00")
 

@@ -27,6 +27,7 @@ class Statement:
             under "results". Defaults to the results of the experiment itself.
         stated: Time, in ISO 8601, at which ``judge`` was added or last changed, if rows were known
             by then. Defaults to a time no later than its rules.
+        fitted: Whether the options of the runs were chosen so that they agree with the claim.
     """
 
     where: str
@@ -35,6 +36,7 @@ class Statement:
     why: str = ""
     results: tuple[str, ...] = ()
     stated: str = ""
+    fitted: bool = False
 
     def verdict(self, rows: Rows = ()) -> Verdict:
         """What these rows say of it."""
@@ -63,7 +65,8 @@ def statements_table(
     def word(statement: Statement, verdict: Verdict) -> str:
         day, time = statement.stated[:10], statement.stated[11:16]
         late = f", *judged this way since {day} {time} UTC, after these rows were measured*"
-        return f"**{verdict.word}**" + late * early((), head, statement.stated)
+        fitted = ", *with options chosen to match this*" * statement.fitted
+        return f"**{verdict.word}**" + late * early((), head, statement.stated) + fitted
 
     lines = [[f"{s.where}: {s.says}", v.ours, word(s, v)] for s, v in judged]
     used = rules_in(verdict for _, verdict in judged)

@@ -227,7 +227,9 @@ STATEMENTS = (
         fast_growth,
     ),
     Statement(
-        "TaylorShift, section 4.1", "softmax takes slightly longer than direct", slower_softmax
+        "TaylorShift, section 4.1",
+        "softmax takes slightly longer than direct (the paper: more operations)",
+        slower_softmax,
     ),
     Statement("TaylorShift, section 5.1", "time crosses about 18 d above N0", offset),
     Statement(

@@ -70,6 +70,8 @@ EXPERIMENT = Table(
     claims=(
         Claim("EA-6 is at least as good as SA", Says.NOT_WORSE, "EA-6", "SA", "MAE"),
         Claim("EA-6 is at least as good as SA", Says.NOT_WORSE, "EA-6", "SA", "RMSE"),
+        Claim("EA-6 is better than SA", Says.BETTER, "EA-6", "SA", "MAE"),
+        Claim("EA-6 is better than SA", Says.BETTER, "EA-6", "SA", "RMSE"),
         Claim("SA is better than EA-2", Says.BETTER, "SA", "EA-2", "MAE"),
         Claim("SA is better than EA-2", Says.BETTER, "SA", "EA-2", "RMSE"),
     ),

@@ -24,8 +24,9 @@ import numpy as np
 from flax import nnx
 
 from experiments.measured import Measured, Rows
+from experiments.rules import no_more
 from experiments.statements import Judge, Statement
-from experiments.verdicts import FAILS, HOLDS, NotMeasuredError, Rule, Verdict, Word, combine
+from experiments.verdicts import NotMeasuredError, Verdict, combine, opposite
 from flax_linattn import control, inference, models, tasks
 from flax_linattn.bench import Journal
 from flax_linattn.bench.plots import import_figure
@@ -34,11 +35,6 @@ from flax_linattn.checks import format_bytes
 from flax_linattn.tasks.offline_rl import OfflineRLConfig, OfflineRLSpec
 from flax_linattn.tasks.offline_rl.agent import DecisionAgent, StreamMemory, make_agent
 
-SAME_TIME = Rule(
-    "The time per step does not grow if its median at the last measured step is below 1.5 times "
-    "the median at the first one, and grows if it is above.",
-    "2026-11-24T11:50:00+00:00",
-)
 ENVIRONMENT, OBSERVATION, ACTION, CONTEXT = "HalfCheetah-v5", 17, 6, 20
 """The robot whose sizes these are, and the published window."""
 
@@ -211,7 +207,7 @@ def constant(way: str) -> Judge:
             ]
             first, last = timed[0], timed[-1]
             ratio = last["milliseconds"] / first["milliseconds"]
-            words.append(Word(HOLDS if ratio < 1.5 else FAILS, SAME_TIME))
+            words.append(no_more([ratio]))
             what = "environment" if num_rows == 1 else "environments"
             texts.append(
                 f"{num_rows} {what}: step {last['step']:,} takes {ratio:.2f} times as long as step "
@@ -227,8 +223,7 @@ def grows(way: str) -> Judge:
 
     def judge(rows: Rows) -> Verdict:
         word, ours = constant(way)(rows)
-        opposite = {HOLDS: FAILS, FAILS: HOLDS}
-        return Verdict(Word(opposite.get(word, word), SAME_TIME), ours)
+        return Verdict(opposite(word), ours)
 
     return judge
 

@@ -195,7 +195,8 @@ STATEMENTS = (
     ),
     _statement(
         "abstract",
-        "expressive attention is ahead in the multi-task setting, too",
+        "expressive attention is ahead in the multi-task setting, too (the paper: with increasing "
+        "margins; here one mixture)",
         judge_mixture,
         ("synthetic/figure6",),
     ),

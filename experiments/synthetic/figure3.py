@@ -87,23 +87,29 @@ EXPERIMENT = Measured(
     plot=plot,
     statements=(
         Statement(
-            WHERE, "both attentions reach 100 % on N16T2 where the context is ample", both_learn
+            WHERE,
+            "both attentions reach 100 % on N16T2 where the context is ample",
+            both_learn,
+            fitted=True,
         ),
         Statement(
             WHERE,
             "both attentions reach 100 % on N16T2 within about 100 epochs where the context is "
             "ample",
             within(100, (EXPRESSIVE, DOT_PRODUCT), AMPLE),
+            fitted=True,
         ),
         Statement(
             WHERE,
             "dot-product attention does not reach 100 % at the smallest context",
             judge_not_learned(DOT_PRODUCT, SMALL),
+            fitted=True,
         ),
         Statement(
             WHERE,
             "dot-product attention stays at about 0.55 at the smallest context",
             judge_median(DOT_PRODUCT, SMALL, 0.55),
+            fitted=True,
         ),
         Statement(
             WHERE,
@@ -114,11 +120,13 @@ EXPERIMENT = Measured(
             WHERE,
             "expressive attention reaches 100 % at the context where dot-product attention fails",
             judge_learned(EXPRESSIVE, SMALL),
+            fitted=True,
         ),
         Statement(
             WHERE,
             "expressive attention still reaches 100 % at a smaller context, in about 2,000 epochs",
             judge_learned(EXPRESSIVE, SMALLER),
+            fitted=True,
         ),
     ),
     left_out={

@@ -15,6 +15,7 @@ from experiments.synthetic.learning_curves import (
     EXPRESSIVE,
     Place,
     Size,
+    judge_learned,
     judge_median,
     measure,
     plot,
@@ -53,6 +54,15 @@ EXPERIMENT = Measured(
             WHERE,
             "expressive attention reaches 0.999 at a context of 128",
             judge_median(EXPRESSIVE, LARGER, 0.999),
+        ),
+        *(
+            Statement(
+                WHERE,
+                f"most runs of expressive attention are perfect at a context of {context}",
+                judge_learned(EXPRESSIVE, context),
+                stated="2026-11-30T08:28:00+00:00",
+            )
+            for context in (SMALLER, LARGER)
         ),
     ),
     left_out={

@@ -256,19 +256,20 @@ EXPERIMENT = Measured(
     statements=(
         Statement(
             "element-wise attention, section 3.4",
-            "element-wise attention keeps the spikiness of softmax attention, so it recalls as "
-            "well",
+            "element-wise attention keeps the spikiness of softmax attention (our reading: so it "
+            "recalls as well)",
             recalls_as_softmax("elementwise"),
         ),
         Statement(
             "element-wise attention, section 3.4",
-            "EA-series recalls as well as softmax attention, with a state of fixed size",
+            "EA-series recalls as well as softmax attention, with a state of fixed size (our "
+            "reading: the paper does not mention recall)",
             recalls_as_softmax("elementwise_series"),
         ),
         Statement(
             "Aaren, appendix G",
-            "a learned query could limit large language models: it recalls less than softmax "
-            "attention",
+            "a learned query could limit large language models (our reading: it recalls less than "
+            "softmax attention)",
             recalls_as_softmax("aaren", is_limit=True),
         ),
     ),

@@ -10,7 +10,7 @@ import dataclasses
 import enum
 import statistics
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from experiments.intervals import (
     COMPARABLE,
@@ -22,7 +22,8 @@ from experiments.intervals import (
     judge,
     text,
 )
-from experiments.rules import source
+from experiments.margins import BETTER
+from experiments.rules import ONE_SOURCE, source
 from experiments.store import Store
 from experiments.tables.cells import Cell, Metric, Rows, finished_runs, pairs
 from experiments.verdicts import FAILS, HOLDS, OPEN, SMALLER, TOO_FEW, Word, against_size
@@ -100,6 +101,7 @@ class Outcome(NamedTuple):
             none, or the claim is not of one.
         runs: how many there are.
         early: how many of them do not test the margin.
+        made: commit and date of each run that counts.
     """
 
     claim: Claim
@@ -115,13 +117,17 @@ class Outcome(NamedTuple):
     claimed: float | None
     runs: int
     early: int
+    made: list[dict[str, Any]]
 
     @property
-    def word(self) -> str:
+    def word(self) -> Word:
         """One of ``verdicts.VERDICTS``, or that there are too few data sets."""
+        rules = [BETTER if self.claim.says is Says.BETTER else self.metric.margin.rule]
+        if any(row.row != source(row.row) and "ETTm2" in row.row for row in self.rows):
+            rules.append(ONE_SOURCE)
         if self.over_data_sets is None:
-            return TOO_FEW
-        word = Word(OPEN if self.holds is None else HOLDS if self.holds else FAILS)
+            return Word(TOO_FEW, *rules)
+        word = Word(OPEN if self.holds is None else HOLDS if self.holds else FAILS, *rules)
         if not self.over_data_sets.decides:
             return word
         sign = 1 if self.metric.larger_is_better else -1
@@ -170,6 +176,11 @@ def outcome(claim: Claim, metrics: Sequence[Metric], rows: Rows, store: Store) -
         claimed=_claimed(claim, metric, rows),
         runs=len(runs),
         early=sum(not metric.margin.is_tested_by(run["made"]) for run in runs),
+        made=[
+            run["made"]
+            for run in runs
+            if claim.says is Says.BETTER or metric.margin.is_tested_by(run["made"])
+        ],
     )
 
 

@@ -126,9 +126,10 @@ def test_steps_that_take_longer_are_told_from_those_that_do_not():
             for step, time in zip(steps, times, strict=True)
         ]
 
-    same, longer = rows("stream", (1.0, 1.1, 1.2)), rows("stream", (1.0, 1.1, 2.0), 64)
+    same, longer = rows("stream", (1.0, 1.1, 1.05)), rows("stream", (1.0, 1.1, 2.0), 64)
     assert latency.constant("stream")(same).word == HOLDS
     assert latency.constant("stream")(same + longer).word == IN_PART
+    assert latency.constant("stream")(rows("stream", (1.0, 1.1, 1.3))).word == OPEN
     cache = rows("cache", (1.0, 5.0, 50.0)) + rows("cache", (2.0, 9.0, None), 64)
     assert latency.grows("cache")(cache).word == HOLDS
 

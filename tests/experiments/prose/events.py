@@ -5,6 +5,7 @@ from typing import Any
 
 from experiments.events import known_processes, rules, table2
 from experiments.intervals import over_sets
+from experiments.margins import ERROR
 from tests.experiments.prose import Allowed, Sentence, stored
 
 
@@ -99,7 +100,36 @@ def streamed() -> list[Any]:
     return [aaren["events"], largest, aaren["state_bytes"][-1]]
 
 
+def median_gains() -> list[float]:
+    """Aaren's median gain in NLL over a renewal and a Hawkes process, with the convolution."""
+    own = rows()
+    gains = [
+        [
+            table2.find_row(own, data, table2.CUSTOMARY)[f"{baseline}_nll"]
+            - statistics.mean(table2.numbers(table2.find_row(own, data, "aaren"), "nll"))
+            for data in table2.data_sets(own)
+        ]
+        for baseline in ("renewal", "hawkes")
+    ]
+    return [statistics.median(of_baseline) for of_baseline in gains]
+
+
+def rmse(scale: str) -> str:
+    """The interval of Aaren's RMSE as published, in percent of that of softmax attention."""
+    judge = table2.judge_number("aaren", {table2.CODED_RMSE: "RMSE"}, ERROR)
+    return judge(rows(scale)).ours.removeprefix("RMSE ").partition(" %")[0]
+
+
 SENTENCES: list[Sentence] = [
+    Sentence(
+        "median gain over a renewal process is {:.3f} nats, over a Hawkes process {:.3f}",
+        median_gains,
+    ),
+    Sentence(
+        "its RMSE as published is larger by {} % over 6 data sets",
+        lambda: [rmse("-published-rate").lstrip("+")],
+    ),
+    Sentence("without the convolution at 0.003, {} %", lambda: [rmse("-no-convolution")]),
     Sentence(
         "Yes, within the required {:g} % of its own NLL: a Poisson process within {:.1f} %, a "
         "Hawkes process within {:.1f} % after {:,} events. The latter gap is {:.3f} of the {:.3f} "
