@@ -75,7 +75,7 @@ def sample(rng: np.random.Generator, keys: int, different: int, cosine: float) -
 
 def errors(q: NDArray, k: NDArray, v: NDArray) -> tuple[float, float]:
     """The error, and what is predicted."""
-    mechanism = ops.get_mechanism("expressive_quadratic")
+    mechanism: Any = ops.get_mechanism("expressive_quadratic")
     with jax.enable_x64(True):
         expected = mechanism.reference(*(jnp.asarray(x, jnp.float64) for x in (q, k, v)))
         expected = np.asarray(expected)[:, 0]

@@ -103,6 +103,7 @@ def prepare(files: Mapping[str, Any]) -> Prepared:
 @functools.lru_cache(maxsize=1)
 def _prepare(files: tuple[tuple[str, Any], ...]) -> Prepared:
     run, test = run_without_model("classify", task_config("classify", **dict(files)))
-    parts = (run.task.train_batches(run).arrays, test.arrays)
+    task: Any = run.task
+    parts = (task.train_batches(run).arrays, test.arrays)
     train, tested = (Part(part["values"], part["mask"], part["labels"]) for part in parts)
     return Prepared(train, tested, len(run.data_spec.classes))

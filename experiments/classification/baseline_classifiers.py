@@ -103,8 +103,8 @@ def decide_non_myopically(prepared: Prepared, seed: int) -> dict[str, Any]:
     """The non-myopic early classifier of tslearn; held-out sequences choose the cost of time."""
     train = prepared.train
     fitted, held_out = data.stratified_split(train.labels, 0.2, seed)
-    parts = [Part(*(array[rows] for array in train)) for rows in (fitted, held_out)]
-    inner = Prepared(*parts, prepared.num_classes)
+    first, second = (Part(*(array[rows] for array in train)) for rows in (fitted, held_out))
+    inner = Prepared(first, second, prepared.num_classes)
 
     def quality(cost: float) -> float:
         value = _decide(inner, seed, cost)["decision_harmonic_mean"]

@@ -10,6 +10,7 @@ and run in turns.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -23,7 +24,7 @@ from experiments.measured import Measured, Rows
 from experiments.rules import Range, more, span
 from experiments.statements import Statement
 from experiments.verdicts import Verdict
-from flax_linattn import models, training
+from flax_linattn import models
 from flax_linattn.bench import Journal, compile_program, run_in_turns, spread
 from flax_linattn.bench.report import markdown, number
 from flax_linattn.training.state import TrainState, split_model
@@ -107,7 +108,7 @@ def training_step(size: Size, mechanism: str, batch: int, length: int) -> tuple[
     return step, state, {"values": jax.device_put(x)}
 
 
-def reconstruction(model: Any, batch: training.Batch, key: Any) -> Any:
+def reconstruction(model: Any, batch: Mapping[str, Any], key: Any) -> Any:
     """Mean square error of the first features."""
     x = batch["values"]
     y = model(x)[..., : x.shape[-1]].astype(jnp.float32)

@@ -22,7 +22,7 @@ def depth(jaxpr: core.Jaxpr) -> float:
     return max((at.get(v, 0.0) for v in jaxpr.outvars if not _is_literal(v)), default=0.0)
 
 
-def cost(equation: core.JaxprEqn) -> float:
+def cost(equation: Any) -> float:
     """The depth of one operation."""
     name, params = equation.primitive.name, equation.params
     _check(name)
@@ -74,7 +74,7 @@ MOVES = ("reshape", "transpose", "broadcast_in_dim", "squeeze", "slice", "concat
          "dynamic_slice", "dynamic_update_slice", "gather", "scatter")  # fmt: skip
 
 
-def _operations(equation: core.JaxprEqn) -> float:
+def _operations(equation: Any) -> float:
     name, params = equation.primitive.name, equation.params
     _check(name)
     inner = [work(body) for body in _bodies(params)]

@@ -139,7 +139,7 @@ def programs(size: Size, length: int) -> dict[str, tuple[ops.Mechanism, Callable
     """By name the mechanisms, and functions of their ``inputs`` and what they learn."""
     made = {}
     for name in size.mechanisms:
-        one = ops.get_mechanism(name)
+        one: Any = ops.get_mechanism(name)
         if hasattr(one, "max_length"):  # it learns something of each position
             one = dataclasses.replace(one, max_length=length)
         made[name] = one, partial(attend, one, one.capabilities.causal)

@@ -163,7 +163,8 @@ def _timed(
 
 def make_torch(torch: Any) -> Any:
     """A transformer with fused attention in plain PyTorch, without positions."""
-    nn, functional = torch.nn, torch.nn.functional
+    nn: Any = torch.nn
+    functional = torch.nn.functional
 
     class Block(nn.Module):
         def __init__(self) -> None:

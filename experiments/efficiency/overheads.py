@@ -14,6 +14,7 @@ import dataclasses
 import statistics
 import tempfile
 import time
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -90,7 +91,7 @@ class SlowBatches:
     def __len__(self) -> int:
         return len(self._source)
 
-    def batch(self, step: int, rows: slice = slice(None)) -> training.Batch:
+    def batch(self, step: int, rows: slice = slice(None)) -> Mapping[str, Any]:
         time.sleep(self._seconds)
         return self._source.batch(step, rows)
 

@@ -108,7 +108,7 @@ def make_adder(array: jax.Array, *, donated: bool) -> Callable[[], jax.Array]:
 
 def prefill(size: Size) -> dict[str, Any]:
     """Milliseconds of prefill and of its floor, and the operations of their products."""
-    one = ops.get_mechanism("taylorshift")
+    one: Any = ops.get_mechanism("taylorshift")
     arrays = inputs(one, size.tokens, num_heads=size.num_heads, dim=size.dim)
     run = mechanism("taylorshift", is_causal=True, return_state=True)
     ours = partial(compile_program(run, arrays)[0], *arrays)

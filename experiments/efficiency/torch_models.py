@@ -27,7 +27,7 @@ class Modules(NamedTuple):
 
 def modules(torch: Any) -> Modules:
     """Encoder, what stands on one, and its layers."""
-    nn = torch.nn
+    nn: Any = torch.nn
 
     class Encoder(nn.Module):
         """Embedding and layers, with the arguments of ``nnx_models.Encoder``."""

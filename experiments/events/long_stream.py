@@ -25,8 +25,9 @@ from flax_linattn.bench import Journal
 from flax_linattn.bench.report import markdown
 from flax_linattn.tasks.events.data import PROCESSES
 from flax_linattn.tasks.events.evaluate import score
+from flax_linattn.tasks.events.options import EventsStreamOptions
 from flax_linattn.tasks.events.rows import Event
-from flax_linattn.tasks.events.stream import EventsStream, EventsStreamOptions
+from flax_linattn.tasks.events.stream import EventsStream
 
 EQUAL = 1e-5
 SAME = Rule(

@@ -32,7 +32,7 @@ def train_seeds(config: EventsConfig) -> list[dict[str, Any]]:
 
 
 def _test_run(run: tasks.Run) -> dict[str, Any]:
-    batches = run.task.test_batches(run, None)
+    batches: Any = run.task.test_batches(run, None)
     scores = score(run.model, batches.events, run.data_spec)
     values = test_values(run, scores)
     return {

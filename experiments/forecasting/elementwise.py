@@ -14,7 +14,7 @@ from experiments.options import task_config
 from experiments.tables import QUICK, Cell, Claim, Metric, Says, Table
 
 MECHANISMS = columns("SA", "EA-2", "EA-6", "EA", "aaren")
-PAPER = {
+PAPER: dict[str, dict[int, dict[str, tuple[float, float]]]] = {
     "ETTh2": {
         6: {"EA-2": (1.43, 2.01), "EA-6": (1.23, 1.79), "SA": (1.24, 1.79)},
         12: {"EA-2": (2.14, 2.90), "EA-6": (1.90, 2.67), "SA": (1.92, 2.71)},

@@ -124,7 +124,7 @@ def train(config: Any, size: Size) -> dict[str, Any]:
         "records": by step the "accuracy" and the fraction of "nan" outputs of each evaluation, and
         the "temperatures" of all heads, layer by layer, where there are some.
     """
-    task = cached_task("image")
+    task: Any = cached_task("image")
     data = task.load(config)
     data_spec = task.describe(data, config)
     model = task.model(config, data_spec)

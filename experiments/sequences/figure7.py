@@ -98,7 +98,8 @@ def layer_products(run: tasks.Run, batch: dict[str, Array]) -> list[Array]:
             given = module.mechanism
             options = {f.name: getattr(given, f.name) for f in dataclasses.fields(given)}
             module.mechanism = RecordingTaylorShift(**options, noted=_Records(noted))
-    run.task.compute_logits(again, batch, None)
+    task: Any = run.task
+    task.compute_logits(again, batch, None)
     return noted
 
 

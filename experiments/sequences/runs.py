@@ -47,8 +47,8 @@ def spread(examples: LabeledExamples, count: int) -> Any:
 def minirocket(task: str, config: Config, seed: int) -> dict[str, Any]:
     """The test accuracy of MiniRocket on images as series of pixels, row by row."""
     data = cached_task(task).load(config.resolve())
-    parts = map(_pixel_series, (spread(data.fitted, FITTED), data.test))
-    prepared = Prepared(*parts, len(data.test.classes))
+    train, test = map(_pixel_series, (spread(data.fitted, FITTED), data.test))
+    prepared = Prepared(train, test, len(data.test.classes))
     return {"accuracy": classify_by_minirocket(prepared, seed)["test_accuracy"]}
 
 
