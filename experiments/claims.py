@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from experiments import findings
+from experiments import findings, stale
 from experiments.experiment import Experiment
 from experiments.intervals import FEWEST
 from experiments.measured import Measured
@@ -254,8 +254,9 @@ class JudgedStatement(NamedTuple):
         verdict: Our verdict on it.
         by: Names of the result files, or "-".
         measured: Date and commit of the measurement, or "-".
-        untested: Why the measurement does not test the claim: "before the rules", or "fitted", its
-            options to the claim; "" if it does.
+        untested: Why the measurement does not test the claim: it is older than the rules or the
+            judge, or its options are fitted to the claim; "" if it does.
+        is_stale: Whether the code of a mechanism has changed since the measurement.
     """
 
     statement: Statement
@@ -263,6 +264,7 @@ class JudgedStatement(NamedTuple):
     by: str = "-"
     measured: str = "-"
     untested: str = ""
+    is_stale: bool = False
 
 
 def judge_statements(experiments: Iterable[Experiment]) -> list[JudgedStatement]:
@@ -307,14 +309,17 @@ def _judged(experiment: Measured, stored: Path) -> Iterator[JudgedStatement]:
             continue
         by = f"`{experiment.folder.name}/{stored.stem}`"
         untested = _untested(statement, verdict, [results])
-        yield JudgedStatement(statement, verdict, by, _origin(results), untested)
+        is_stale = bool(stale.what_changed(by.strip("`")))
+        yield JudgedStatement(statement, verdict, by, _origin(results), untested, is_stale)
 
 
 def _untested(statement: Statement, verdict: Verdict, made: Iterable[Mapping[str, Any]]) -> str:
     """Why results, made then, do not test a statement."""
-    rules = get_rules(verdict.word)
-    if any(early(rules, one, statement.stated) for one in made):
+    made = list(made)
+    if any(early(get_rules(verdict.word), one) for one in made):
         return "before the rules"
+    if any(early((), one, statement.stated) for one in made):
+        return f"judged so since {statement.stated[:10]}"
     return "fitted" if statement.fitted else ""
 
 
@@ -394,10 +399,12 @@ def render(experiments: Iterable[Experiment], page: Path = PAGE) -> str:
     first = f"{len(judged)} lines; a claim has one line for each metric, protocol and set of runs."
     if any(one.untested for one in judged):
         first += (
-            " Results measured before the rules below were stated do not test them: they are "
-            "counted separately and marked *before the rules*. So are verdicts whose calculation "
-            "was added or changed after the results were known, and, marked *fitted*, those by "
-            "options that were chosen to match the claim."
+            " Results that do not test a claim are counted separately. They are marked *before the "
+            "rules*, if one of the runs is older than a rule below; *judged so since*, if the "
+            "calculation of the verdict was added or changed after the results were known; and "
+            "*fitted*, if the options of the runs were chosen to match the claim. *Older code* "
+            "marks measurements of time, memory or rounding errors since which the code of a "
+            "mechanism has changed ([list](stale.md))."
         )
     parts = [first, _counts(judged)]
     for number, of_paper in itertools.groupby(judged, lambda one: paper_index(one.statement)):
@@ -408,7 +415,9 @@ def render(experiments: Iterable[Experiment], page: Path = PAGE) -> str:
                 one.verdict.ours,
                 f"**{one.verdict.word}**",
                 one.by,
-                one.measured + f", *{one.untested}*" * bool(one.untested),
+                one.measured
+                + f", *{one.untested}*" * bool(one.untested)
+                + ", *older code*" * one.is_stale,
             ]
             for one in of_paper
         ]
@@ -424,13 +433,14 @@ def _counts(judged: list[JudgedStatement]) -> str:
     def line(name: str, of_paper: list[JudgedStatement]) -> list[str]:
         words = [one.verdict.word for one in of_paper if not one.untested]
         words = [OPEN if word.startswith(OPEN) else word for word in words]
-        untested = sum(bool(one.untested) for one in of_paper)
-        return [name, *(str(words.count(word)) for word in VERDICTS), str(untested)]
+        untested = [one.verdict.word for one in of_paper if one.untested]
+        last = f"{len(untested)}, of which {untested.count(HOLDS)} hold"
+        return [name, *(str(words.count(word)) for word in VERDICTS), last]
 
     lines = [
         line(name, [one for one in judged if paper_index(one.statement) == i])
         for i, name in enumerate(PAPERS)
     ]
     return markdown(
-        ["paper", *VERDICTS, "before the rules, or fitted"], [*lines, line("all", judged)]
+        ["paper", *VERDICTS, "not tested by these results"], [*lines, line("all", judged)]
     )

@@ -122,6 +122,12 @@ class Experiment(abc.ABC):
 
 
 def data_folder() -> Path | None:
-    """The folder of real data sets, as the environment names it."""
+    """The folder of real data sets, as the environment names it.
+
+    Raises:
+        ValueError: there is no such folder.
+    """
     name = os.environ.get(DATA_FOLDER)
+    if name and not Path(name).is_dir():
+        raise ValueError(f"expected a folder of real data in {DATA_FOLDER}, got {name!r}.")
     return Path(name) if name else None

@@ -14,7 +14,7 @@ import jax
 
 from experiments import stale
 from experiments.again import Repeated, RepeatJournal, choose, compare, name_parts, usage
-from experiments.experiment import Experiment
+from experiments.experiment import DATA_FOLDER, Experiment, data_folder
 from experiments.pages import write_page
 from experiments.statements import Rows, Statement, statements_table
 from flax_linattn.bench import Journal, provenance
@@ -74,10 +74,14 @@ class Measured(Experiment):
         try:
             self.measure(self.sizes[scale], RepeatJournal(stored, rows, rows[place]))
         except Repeated as repeated:
-            return f"{source_line(results)}\n\n{compare(rows[place], repeated.row)}"
+            now = source_line(provenance(self.command(scale)))
+            both = compare(rows[place], repeated.row)
+            return f"Stored by {source_line(results)}\n\nAgain by {now}\n\n{both}"
+        folder, files = data_folder(), self.folder / "data_sets.py"
         raise ValueError(
-            f"{self.module} does not compute this row here: its data may not be available. Set "
-            "FLAX_LINATTN_DATA to the folder of real data."
+            f"{self.module} does not compute this row here: "
+            + (f"its files are not in {folder}" if folder else f"set {DATA_FOLDER} to a folder")
+            + (f"; experiments/{self.folder.name}/{files.name} names them." * files.is_file())
         )
 
     def render(self, scale: str, output: Path) -> str:

@@ -151,7 +151,7 @@ def judge_number(mechanism: str, titles: Mapping[str, str], margin: Margin) -> J
         over = over_sets(percents)
         each = ", ".join(f"{data} {statistics.mean(of):+.1f}" for data, of in percents.items())
         difference = "" if over is None else f" {text(over, 1)} %"
-        ours = f"{titles[name]}{difference} over {len(percents)} sets: {each} %"
+        ours = f"{titles[name]}{difference} over {len(percents)} sets: {each} % of softmax's"
         return Verdict(within(over, 100 * margin.fraction, margin.rule), ours)
 
     return judge

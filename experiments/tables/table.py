@@ -14,6 +14,8 @@ from experiments.store import Store
 from experiments.tables import page
 from experiments.tables.cells import Cell, Metric, data_set
 from experiments.tables.claims import Claim
+from flax_linattn.bench import provenance
+from flax_linattn.bench.report import source_line
 
 QUICK = {"features": 8, "hidden_features": 8, "num_heads": 2, "num_layers": 1, "epochs": 1}
 """A model that trains in seconds."""
@@ -128,7 +130,8 @@ class Table(Experiment):
             made += ", with other options than today's"
         parts = ("report", "failure", *COSTS)
         both = [{k: one[k] for k in parts if k in one} for one in (run, store.repeat(config))]
-        return f"{made}\n\n{compare(*both)}"
+        now = source_line(provenance(self.command(scale)))
+        return f"Stored by {made}\n\nAgain by {now}\n\n{compare(*both)}"
 
     def runnable(self, rows: str = "", columns: str = "") -> list[Cell]:
         """The cells whose data are available.

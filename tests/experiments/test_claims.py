@@ -294,7 +294,7 @@ def test_all_statements_stand_on_one_page(tmp_path: Path) -> None:
     for one in found:
         assert any(one.statement.says in line and one.measured in line for line in lines)
         assert (one.by == "-") == (one.measured == "-")
-    reasons = [f", *{reason}* |" for reason in ("before the rules", "fitted")]
+    reasons = [f", *{reason}" for reason in ("before the rules", "judged so since", "fitted")]
     marked = [line for line in lines if any(reason in line for reason in reasons)]
     assert len(marked) == sum(bool(one.untested) for one in found)
 

@@ -20,9 +20,9 @@ def stream_growth() -> Iterable[float]:
 
 SENTENCES = [
     Sentence(
-        "Aaren's state stays at {:.2f} kB, and its step takes as long after {:,} tokens as after "
-        "64. The key/value cache of softmax attention grows to {:.1f} MB, and its step becomes "
-        "{:.0f} times slower",
+        "Aaren's state stays at {:.2f} kB, and its median step takes no longer after {:,} tokens "
+        "than after 64. The key/value cache of softmax attention grows to {:.1f} MB, and its step "
+        "becomes {:.0f} times slower",
         stream_growth,
     ),
     Sentence(
