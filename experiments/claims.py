@@ -404,7 +404,7 @@ def render(experiments: Iterable[Experiment], page: Path = PAGE) -> str:
             "calculation of the verdict was added or changed after the results were known; and "
             "*fitted*, if the options of the runs were chosen to match the claim. *Older code* "
             "marks measurements of time, memory or rounding errors since which the code of a "
-            "mechanism has changed ([list](../experiments/stale.md))."
+            "mechanism has changed; stale.md lists them."
         )
     parts = [first, _counts(judged)]
     for number, of_paper in itertools.groupby(judged, lambda one: paper_index(one.statement)):
