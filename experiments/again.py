@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,6 +21,9 @@ COSTS = ("core_seconds", "cpu_seconds", "seconds")
 
 MIN_COST = 3.0
 """Minimum cost in seconds of the row that a page recommends."""
+
+
+MEASURED_COSTS = Path(__file__).with_name("costs.json")
 
 
 class Repeated(Exception):  # noqa: N818 (it ends a computation, and is no error)
@@ -97,20 +101,46 @@ def usage(command: str, rows: Sequence[Mapping[str, Any]], extras: str) -> str:
         rows: All stored rows.
         extras: Extras that the experiment needs, separated by commas.
     """
-    costs = [next((row[name] for name in COSTS if name in row), None) for row in rows]
-    known = [cost for cost in costs if isinstance(cost, (int, float)) and cost >= MIN_COST]
-    trained = (n for n, row in enumerate(rows) if "runs" in row)  # not only baselines
-    place = costs.index(min(known)) if known else next(trained, 0)
-    name = shortest_name([name_parts(row) for row in rows], place)
-    parts = [f"`{command} --again '{name}'` recomputes one stored row and prints both"]
+    known, line = known_costs(rows), command_line(command, rows)
+    parts = [f"`{line}` recomputes one stored row and prints both"]
     if known:
+        place = min(known, key=known.__getitem__)
         unit = "core minutes" if any(name in rows[place] for name in COSTS[:-1]) else "minutes"
-        one, total = (f"{seconds / 60:,.1f} {unit}" for seconds in (min(known), sum(known)))
+        one, total = (f"{s / 60:,.1f} {unit}" for s in (known[place], sum(known.values())))
         others = (
             "all {} rows" if len(known) == len(rows) else f"the {{}} rows of {MIN_COST:g} s or more"
         )
         parts.append(f"this row took {one}, {others.format(len(known))} took {total}")
+    elif (seconds := _measured_costs().get(line)) is not None:
+        parts.append(f"it takes {seconds / 60:,.1f} core minutes")
     return "; ".join([*parts, *([f"install `.[{extras}]`"] if extras else [])])
+
+
+def command_line(command: str, rows: Sequence[Mapping[str, Any]]) -> str:
+    """The command that recomputes the cheapest row; of unknown costs, the first trained one."""
+    known = known_costs(rows)
+    trained = (n for n, row in enumerate(rows) if "runs" in row)  # not only baselines
+    place = min(known, key=known.__getitem__) if known else next(trained, 0)
+    return f"{command} --again '{shortest_name([name_parts(row) for row in rows], place)}'"
+
+
+def known_costs(rows: Sequence[Mapping[str, Any]]) -> dict[int, float]:
+    """The seconds of each row that has a cost above ``MIN_COST``, by its index."""
+    costs = [next((row[name] for name in COSTS if name in row), None) for row in rows]
+    return {
+        n: cost
+        for n, cost in enumerate(costs)
+        if isinstance(cost, (int, float)) and cost >= MIN_COST
+    }
+
+
+@functools.cache
+def _measured_costs() -> dict[str, float]:
+    """Core seconds of printed commands, as ``experiments.costs`` measured them."""
+    if not MEASURED_COSTS.is_file():
+        return {}
+    rows = json.loads(MEASURED_COSTS.read_text())["rows"]
+    return {row["command"]: row["core_seconds"] for row in rows if "core_seconds" in row}
 
 
 def leaves(values: Any, name: str = "") -> Iterator[tuple[str, Any]]:

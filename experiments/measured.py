@@ -103,6 +103,11 @@ class Measured(Experiment):
         parts = [*verdicts, self.table(rows, self.sizes[scale])]
         return write_page(stored.with_suffix(".md"), parts, facts)
 
+    def rows(self, scale: str) -> Rows:
+        """The stored rows at a scale; none if there are none."""
+        stored = self.stored(scale)
+        return json.loads(stored.read_text())["rows"] if stored.is_file() else ()
+
     def _plot(self, rows: Rows, stored: Path) -> None:
         """Writes the figure; published results go to the documentation's figures."""
         if self.plot is None:
