@@ -25,7 +25,7 @@ from flax_linattn.bench.report import markdown
 
 @dataclasses.dataclass(frozen=True)
 class Size:
-    """Settings of the measurement.
+    """Settings of the measurement of all commands.
 
     Attributes:
         max_seconds: wall-clock time after which a command is stopped.
