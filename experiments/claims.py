@@ -302,15 +302,15 @@ def paper_statements(experiment: Measured) -> list[Statement]:
 def _judged(experiment: Measured, stored: Path) -> Iterator[JudgedStatement]:
     """The verdicts by one file of results."""
     results = json.loads(stored.read_text())
+    name = f"{experiment.folder.name}/{stored.stem}"
+    is_stale = bool(stale.what_changed(name))
     for statement in paper_statements(experiment):
         verdict = statement.verdict(results["rows"])
         if verdict.word == NOT_RUN:
             yield JudgedStatement(statement, verdict)
             continue
-        by = f"`{experiment.folder.name}/{stored.stem}`"
         untested = _untested(statement, verdict, [results])
-        is_stale = bool(stale.what_changed(by.strip("`")))
-        yield JudgedStatement(statement, verdict, by, _origin(results), untested, is_stale)
+        yield JudgedStatement(statement, verdict, f"`{name}`", _origin(results), untested, is_stale)
 
 
 def _untested(statement: Statement, verdict: Verdict, made: Iterable[Mapping[str, Any]]) -> str:

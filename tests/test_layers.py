@@ -115,7 +115,7 @@ def test_options_of_layers_are_declared_once():
 TESTS = Path(__file__).parent
 
 BUDGETS = {
-    "lines of the package": 80_685,
+    "lines of the package": 80_687,
     "files of the package": 410,
     "files of fewer than 60 lines in the package": 53,
     "lines of tasks": 19_120,

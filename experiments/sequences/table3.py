@@ -175,16 +175,21 @@ def left_out(rows: Rows, *names: str) -> str:
 SOFTMAX_PAIR = ("taylorshift", "softmax")
 
 
+def softmax_differences(rows: Rows) -> dict[str, list[float]]:
+    """TaylorShift minus softmax by seed, of all data sets that one of them learned."""
+    learned = learned_sets(rows, *SOFTMAX_PAIR)
+    return {data: differences(rows, data, *SOFTMAX_PAIR) for data in learned}
+
+
 def judge_against_softmax(rows: Rows) -> Verdict:
-    """The verdict on TaylorShift and softmax over all data sets that one of them learned."""
-    both = SOFTMAX_PAIR
-    by_set = {data: differences(rows, data, *both) for data in learned_sets(rows, *both)}
+    """The verdict on TaylorShift and softmax over these data sets."""
+    by_set = softmax_differences(rows)
     over = over_sets(by_set)
     each = ", ".join(
         f"{data} {statistics.mean(own):+.1f} (paper {_paper(data):+.1f})"
         for data, own in by_set.items()
     )
-    ours = f"{text(over, 1)} points over {len(by_set)} sets: {each}{left_out(rows, *both)}"
+    ours = f"{text(over, 1)} points over {len(by_set)} sets: {each}{left_out(rows, *SOFTMAX_PAIR)}"
     return Verdict(competitive(over).under(LEARNED), ours)
 
 
@@ -196,8 +201,7 @@ def _paper(data: str, other: str = "softmax") -> float | None:
 
 def judge_average(rows: Rows) -> Verdict:
     """The verdict on "TaylorShift is 0.6 points ahead of softmax on average"."""
-    over = over_sets({data: differences(rows, data, *SOFTMAX_PAIR) for data in
-                      learned_sets(rows, *SOFTMAX_PAIR)})  # fmt: skip
+    over = over_sets(softmax_differences(rows))
     return Verdict(ahead(over, 0.6).under(LEARNED), f"{text(over, 1)} points")
 
 

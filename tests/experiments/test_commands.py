@@ -150,9 +150,8 @@ MEASURED = [
 @pytest.mark.parametrize(("experiment", "scale"), MEASURED)
 def test_stored_rows_are_found_by_the_command(experiment, scale):
     """Or ``--again`` could not repeat them, and an interrupted command would not resume."""
-    stored = experiment.stored(scale)
-    rows = json.loads(stored.read_text())["rows"]
-    journal = Visits(stored, rows)
+    rows = experiment.rows(scale)
+    journal = Visits(experiment.stored(scale), rows)
     try:
         experiment.measure(experiment.sizes[scale], journal)
     except SystemExit as message:

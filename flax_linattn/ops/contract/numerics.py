@@ -157,8 +157,10 @@ def score_scale(scale: float | Array | None, default: float | None, key_dim: int
         >>> score_scale(None, None, 16), score_scale(None, 0.5, 16), score_scale(2.0, 0.5, 16)
         (0.25, 0.5, 2.0)
     """
-    scale = default if scale is None else scale
-    scale = key_dim**-0.5 if scale is None else scale
+    if scale is None:
+        scale = default
+    if scale is None:
+        scale = key_dim**-0.5
     if jnp.ndim(scale):
         raise ValueError(
             f"scale must be one number for all heads, got shape {jnp.shape(scale)}; "
