@@ -257,6 +257,7 @@ class JudgedStatement(NamedTuple):
         untested: Why the measurement does not test the claim: it is older than the rules or the
             judge, or its options are fitted to the claim; "" if it does.
         is_stale: Whether the code of a mechanism has changed since the measurement.
+        is_smaller: Whether the models, or their training, are smaller than the paper's.
     """
 
     statement: Statement
@@ -265,6 +266,7 @@ class JudgedStatement(NamedTuple):
     measured: str = "-"
     untested: str = ""
     is_stale: bool = False
+    is_smaller: bool = False
 
 
 def judge_statements(experiments: Iterable[Experiment]) -> list[JudgedStatement]:
@@ -279,7 +281,7 @@ def judge_statements(experiments: Iterable[Experiment]) -> list[JudgedStatement]
         elif isinstance(experiment, Measured) and paper_statements(experiment):
             scales = [scale for scale in experiment.sizes if experiment.stored(scale).is_file()]
             for scale in scales:
-                judged += _judged(experiment, experiment.stored(scale))
+                judged += _judged(experiment, scale)
             if not scales:
                 why = Verdict(NOT_RUN, f"`{experiment.command(experiment.usual_scale)}`")
                 judged += [JudgedStatement(one, why) for one in paper_statements(experiment)]
@@ -299,18 +301,22 @@ def paper_statements(experiment: Measured) -> list[Statement]:
     ]
 
 
-def _judged(experiment: Measured, stored: Path) -> Iterator[JudgedStatement]:
-    """The verdicts by one file of results."""
+def _judged(experiment: Measured, scale: str) -> Iterator[JudgedStatement]:
+    """The verdicts by the results at one scale."""
+    stored = experiment.stored(scale)
     results = json.loads(stored.read_text())
     name = f"{experiment.folder.name}/{stored.stem}"
     is_stale = bool(stale.what_changed(name))
+    is_smaller = scale in experiment.smaller
     for statement in paper_statements(experiment):
         verdict = statement.verdict(results["rows"])
         if verdict.word == NOT_RUN:
             yield JudgedStatement(statement, verdict)
             continue
         untested = _untested(statement, verdict, [results])
-        yield JudgedStatement(statement, verdict, f"`{name}`", _origin(results), untested, is_stale)
+        yield JudgedStatement(
+            statement, verdict, f"`{name}`", _origin(results), untested, is_stale, is_smaller
+        )
 
 
 def _untested(statement: Statement, verdict: Verdict, made: Iterable[Mapping[str, Any]]) -> str:
@@ -360,7 +366,10 @@ def _judged_table(table: Table) -> Iterator[JudgedStatement]:
                 days = sorted({(made.get("commit_date") or made["date"])[:10] for made in one.made})
                 measured = " to ".join(dict.fromkeys((days[0], days[-1])))
                 untested = _untested(statement, verdict, one.made)
-                yield JudgedStatement(statement, verdict, name, measured, untested)
+                is_smaller = of.scale in table.smaller
+                yield JudgedStatement(
+                    statement, verdict, name, measured, untested, is_smaller=is_smaller
+                )
 
 
 def _table_verdict(judged: Outcome) -> Verdict:
@@ -406,6 +415,12 @@ def render(experiments: Iterable[Experiment], page: Path = PAGE) -> str:
             "marks measurements of time, memory or rounding errors since which the code of a "
             "mechanism has changed; stale.md lists them."
         )
+    if smaller := [one for one in judged if one.is_smaller and not one.untested]:
+        hold = sum(one.verdict.word == HOLDS for one in smaller)
+        first += (
+            " *Smaller models* marks runs whose models, or their training, are smaller than the "
+            f"paper's: {len(smaller)} lines that count, {hold} of which hold."
+        )
     parts = [first, _counts(judged)]
     for number, of_paper in itertools.groupby(judged, lambda one: paper_index(one.statement)):
         lines = [
@@ -417,7 +432,8 @@ def render(experiments: Iterable[Experiment], page: Path = PAGE) -> str:
                 one.by,
                 one.measured
                 + f", *{one.untested}*" * bool(one.untested)
-                + ", *older code*" * one.is_stale,
+                + ", *older code*" * one.is_stale
+                + ", *smaller models*" * one.is_smaller,
             ]
             for one in of_paper
         ]

@@ -29,6 +29,7 @@ class Experiment(abc.ABC):
         needs_data: whether it reads real data outside the repository.
         sizes: how much is computed, by the name of the scale: "paper", "cpu", ...; one without a
             name where there is only one.
+        smaller: names of the scales whose models, or their training, are smaller than the paper's.
     """
 
     module: str
@@ -36,6 +37,7 @@ class Experiment(abc.ABC):
     extras: str = "plots"
     needs_data: bool = False
     sizes: Mapping[str, Any]
+    smaller: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:

@@ -92,6 +92,7 @@ EXPERIMENT = Table(
     "costs ten times as much as its series, and size paper, where a step of ETTh1 at 96 takes 6 "
     "s of a core and a run of six epochs three hours",
     sizes=SIZES,
+    smaller=("cpu",),
     quick={**QUICK, "split": "900/900/900"},
 )
 

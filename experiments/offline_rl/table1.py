@@ -311,6 +311,7 @@ EXPERIMENT = Measured(
     extras="plots,rl",
     about="Aaren, table 1: offline reinforcement learning; Aaren performs competitively",
     sizes={"": Size()},
+    smaller=("",),
     measure=measure,
     table=table,
     plot=plot,

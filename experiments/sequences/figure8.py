@@ -159,6 +159,7 @@ EXPERIMENT = Measured(
     needs_data=True,
     about="TaylorShift, figure 8, appendix D.3: accuracy on ListOps beyond the training lengths",
     sizes={"": Size()},
+    smaller=("",),
     measure=measure,
     table=table,
     plot=plot,

@@ -327,6 +327,7 @@ EXPERIMENT = Measured(
     extras="plots,images,baselines",
     about="TaylorShift, table 3: accuracy on CIFAR-10 pixels, IMDB bytes, ListOps and ImageNet",
     sizes={"": Size()},
+    smaller=("",),
     measure=measure,
     table=table,
     statements=(

@@ -303,6 +303,7 @@ EXPERIMENT = Measured(
     extras="plots,images",
     about="TaylorShift, table 4 and figure 4: CIFAR-10 pixels by stage of normalization",
     sizes={"": Size()},
+    smaller=("",),
     measure=measure,
     table=table,
     plot=plot,

@@ -102,6 +102,7 @@ EXPERIMENT = Measured(
     extras="plots,images",
     about="TaylorShift, table 5: accuracy on CIFAR-10 pixels with more heads",
     sizes={"": Size()},
+    smaller=("",),
     measure=measure,
     table=table,
     statements=(

@@ -109,6 +109,7 @@ EXPERIMENT = Measured(
     extras="plots,images",
     about="TaylorShift, table 8: accuracy with a linear and with a convolutional embedding",
     sizes={"": Size()},
+    smaller=("",),
     measure=measure,
     table=table,
     statements=tuple(

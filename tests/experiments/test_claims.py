@@ -45,6 +45,7 @@ from experiments.rules import (
     within,
 )
 from experiments.statements import Statement, statements_table
+from experiments.tables import Table
 from experiments.verdicts import (
     CASES,
     CLAIMED_SIZE,
@@ -297,6 +298,14 @@ def test_all_statements_stand_on_one_page(tmp_path: Path) -> None:
     reasons = [f", *{reason}" for reason in ("before the rules", "judged so since", "fitted")]
     marked = [line for line in lines if any(reason in line for reason in reasons)]
     assert len(marked) == sum(bool(one.untested) for one in found)
+    smaller = sum(", *smaller models*" in line for line in lines)
+    assert smaller == sum(one.is_smaller for one in found) > 0
+
+
+def test_sizes_for_cpus_are_smaller_models() -> None:
+    tables = [one for one in report.all_experiments() if isinstance(one, Table)]
+    assert all("cpu" in one.smaller for one in tables if "cpu" in one.sizes)
+    assert all(set(one.smaller) <= set(one.sizes) for one in report.all_experiments())
 
 
 def test_every_table_and_figure_has_a_claim() -> None:
