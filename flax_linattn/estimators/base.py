@@ -11,7 +11,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from flax_linattn.checks import OptionError, check_choice, check_integers, quote, suggest
+from flax_linattn.checks import OptionError, check_integers, quote, suggest
 from flax_linattn.tasks.init_run import InitRun
 from flax_linattn.tasks.spec import Run
 from flax_linattn.tasks.task import Task
@@ -42,7 +42,7 @@ class Estimator:
         """
         known = inspect.signature(cls).parameters
         for name in params.keys() - known.keys():
-            raise TypeError(f"{cls.__name__} has no parameter {name!r}{_suggestion(name, known)}")
+            raise TypeError(_unknown(cls, "parameter", name, known))
         return super().__new__(cls)
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
@@ -59,8 +59,9 @@ class Estimator:
         Raises:
             ValueError: If there is no parameter of that name.
         """
-        for name in params:
-            check_choice(_defaults(self), parameter=name)
+        known = _defaults(self)
+        for name in params.keys() - known.keys():
+            raise ValueError(_unknown(type(self), "parameter", name, known))
         for name, value in params.items():
             setattr(self, name, value)
         return self
@@ -133,10 +134,7 @@ class Estimator:
                     f"options; pass {type(self).__name__}({name}=...).",
                     "options",
                 )
-            raise OptionError(
-                f"{type(self).__name__} has no option {name!r}{_suggestion(name, known)}",
-                "options",
-            )
+            raise OptionError(_unknown(type(self), "option", name, known), "options")
         for name, value in named.items():
             if value is None:
                 continue
@@ -155,11 +153,12 @@ def _defaults(estimator: Estimator) -> dict[str, Any]:
     return {argument.name: argument.default for argument in arguments}
 
 
-def _suggestion(name: str, known: Iterable[str]) -> str:
-    """The end of a message about an unknown name: the nearest known name, or all names."""
+def _unknown(estimator: type, kind: str, name: str, known: Iterable[str]) -> str:
+    """A message about an unknown name, with the nearest known name, or all names."""
     names = ", ".join(known := list(known))
     further = f", or pass it as options={{{name!r}: ...}}" if "options" in known else ""
-    return suggest(str(name), known, otherwise=f"; choose one of {names}{further}.")
+    nearest = suggest(str(name), known, otherwise=f"; choose one of {names}{further}.")
+    return f"{estimator.__name__} has no {kind} {name!r}{nearest}"
 
 
 def make_config(

@@ -22,7 +22,7 @@ def test_parameters_are_stored_as_they_came(estimator):
     assert two.get_params() == one.get_params()
     assert one.set_params(epochs=4) is one and one.epochs == 4
     assert repr(one) == f"{estimator.__name__}(epochs=4, options={{'features': 8}})"
-    with pytest.raises(ValueError, match="did you mean 'epochs'"):
+    with pytest.raises(ValueError, match="has no parameter 'epoch'; did you mean 'epochs'"):
         one.set_params(epoch=3, mechanism="softmax")
     assert one.mechanism == "aaren"
 
@@ -59,6 +59,8 @@ def test_unknown_parameters_and_options_are_named_with_the_nearest_one():
         Classifier(model_optons={})
     with pytest.raises(TypeError, match=r"no parameter 'model'.* pass it as options={'model'"):
         Classifier(model="closed-form")
+    with pytest.raises(ValueError, match=r"no parameter 'model'.* pass it as options={'model'"):
+        Classifier().set_params(model="closed-form")
     with pytest.raises(ValueError, match="has no option 'feature'; did you mean 'feat"):
         Forecaster(options={"feature": 8}).fit(np.zeros(200))
     with pytest.raises(ValueError, match="no option 'num_layer'; did you mean 'num_layers'"):
