@@ -1,12 +1,13 @@
 """The transformer of Time-Series-Library in its own PyTorch code, on Japanese Vowels.
 
-    TSLIB=CLONE FLAX_LINATTN_DATA=FOLDER python -m experiments.classification.published_code
+    FLAX_LINATTN_DATA=FOLDER python -m experiments.classification.published_code
 
-CLONE is a clone of https://github.com/thuml/Time-Series-Library with its requirements installed.
-Two of its commits train with the options of ``scripts/classification/Transformer.sh``, and select
-the epoch on the test set, as the papers do. The commit from the time of the Aaren paper lowers the
-learning rate every fifth epoch; the latest one keeps it constant. The seed, which ``run.py`` fixes,
-is set from outside, and so is the causal mask, which the Aaren paper adds to the transformer.
+FOLDER/Time-Series-Library is a clone of https://github.com/thuml/Time-Series-Library, whose
+requirements are installed. Two of its commits train with the options of
+``scripts/classification/Transformer.sh``, and select the epoch on the test set, as the papers do.
+The commit from the time of the Aaren paper lowers the learning rate every fifth epoch; the latest
+one keeps it constant. The seed, which ``run.py`` fixes, is set from outside, and so is the causal
+mask, which the Aaren paper adds to the transformer.
 Packages that only other models and data sets need are replaced by empty modules. Our rows are the
 stored ones of ``experiments.classification.aaren`` by the same protocols.
 """
@@ -15,7 +16,6 @@ from __future__ import annotations
 
 import dataclasses
 import gzip
-import os
 import re
 import subprocess
 import sys
@@ -36,8 +36,8 @@ from experiments.verdicts import Rule, Verdict, rows_with
 from flax_linattn.bench import Journal
 from flax_linattn.bench.report import markdown
 
-TSLIB = "TSLIB"
-"""Environment variable that names the clone."""
+REPOSITORY = "Time-Series-Library"
+"""Name of the clone in the folder of real data."""
 DATA_SET = "JapaneseVowels"
 
 
@@ -134,18 +134,20 @@ def train(version: Version, mask: str, seed: int) -> dict[str, Any]:
     """Test accuracy of a run of the published code, and the number of its epochs.
 
     Raises:
-        SystemExit: the clone or the data set is missing.
+        ValueError: the clone is missing.
         RuntimeError: the run failed.
     """
-    folder, repository = data_folder(), os.environ.get(TSLIB)
-    if folder is None or repository is None:
-        raise SystemExit(
-            f"set {TSLIB} to a clone of Time-Series-Library and {DATA_FOLDER} to the data."
+    folder = data_folder()
+    if folder is None or not (folder / REPOSITORY).is_dir():
+        raise ValueError(
+            f"expected a clone of https://github.com/thuml/{REPOSITORY} in the folder of data, got "
+            f"{DATA_FOLDER}={folder or ''}; clone it there."
         )
     with tempfile.TemporaryDirectory() as root:
         code = Path(root, "code.tar")
         subprocess.run(
-            ["git", "-C", repository, "archive", "-o", str(code), version.commit], check=True
+            ["git", "-C", str(folder / REPOSITORY), "archive", "-o", str(code), version.commit],
+            check=True,
         )
         with tarfile.open(code) as archive:
             archive.extractall(root, filter="data")
