@@ -3,11 +3,11 @@
     python -m experiments.stale
 
 Times, bytes and rounding errors belong to the code that was measured. A table is stale if the code
-of a mechanism in it, as a syntax tree without comments and docstrings, differs between the commit
-of the table and the files here; the code is the mechanism's module and what that imports of
-``flax_linattn.ops``, without the checks of arguments that all share (``ops.contract``). Results of
-training are not listed: that equations stay as they are is what the tests of the contract hold.
-The list needs the whole history of the repository.
+of a mechanism in it differs between the commit of the table and the files here. The code is the
+mechanism's module and the definitions of ``flax_linattn.ops`` that it uses, as syntax trees without
+comments, docstrings, raised errors and the checks of arguments; layers and models are not compared.
+Results of training are not listed: that equations stay as they are is what the tests of the
+contract hold. The list needs the whole history of the repository.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from experiments.columns import SPECS
 from experiments.pages import write_page
@@ -38,6 +38,25 @@ MEASURED = ("accuracy/*", "attention/*", "efficiency/*", "events/long_stream",
             "offline_rl/latency", "sequences/memory", "streaming/latency", "streaming/loop",
             "streaming/serving-*", "synthetic/vmapped")  # fmt: skip
 """Results that belong to the code, not to the equations."""
+UNNAMED = {
+    "attention/conditioning": ("expressive_quadratic",),
+    "attention/expansion_point": ("taylorshift",),
+    "attention/taylor": ("elementwise", "elementwise_series"),
+    "efficiency/cold_starts-cpu": ("aaren",),
+    "efficiency/overheads-cpu": ("aaren",),
+    "offline_rl/latency": ("softmax", "aaren"),
+    "streaming/serving-cpu": ("aaren",),
+    "synthetic/vmapped": ("expressive",),
+}
+"""Mechanisms of results that name none."""
+ARGUMENT_CHECKS = frozenset(
+    f"{OPS}/contract/{name}.py" for name in ("call", "capabilities", "checks", "token_arguments")
+)
+"""Modules that all mechanisms share and that check arguments."""
+
+
+MAX_NAMED = 8
+"""Number of changed definitions up to which a page names them."""
 
 
 class HistoryError(Exception):
@@ -68,6 +87,8 @@ def measured_results() -> dict[str, dict[str, Any]]:
 
 def named_mechanisms(name: str, results: Mapping[str, Any]) -> list[str]:
     """The mechanisms that results, or their file's name, speak of."""
+    if name in UNNAMED:
+        return list(UNNAMED[name])
     names = re.findall(r'"([\w-]+)', json.dumps(results))
     spoken = {SPECS.get(word, word).partition(":")[0] for word in names}
     stem = name.rpartition("/")[2]
@@ -75,43 +96,98 @@ def named_mechanisms(name: str, results: Mapping[str, Any]) -> list[str]:
             if known in spoken or stem.startswith(f"{known}_")]  # fmt: skip
 
 
+Definition = tuple[str, str]
+"""Path of a module and a name that it defines; "" stands for its other statements."""
+
+
+class Module(NamedTuple):
+    """A module of ``ops`` without comments, docstrings and raised errors.
+
+    Attributes:
+        definitions: Syntax tree of each definition, by name.
+        uses: Names, and names with one attribute, that each definition uses.
+        imports: Definition, or whole module with the name "", of each imported name.
+    """
+
+    definitions: dict[str, str]
+    uses: dict[str, set[str]]
+    imports: dict[str, Definition]
+
+
 @functools.cache
-def code_paths(mechanism: str) -> frozenset[str]:
-    """Paths of the code of a mechanism."""
-    home = inspect.getsourcefile(type(ops.get_mechanism(mechanism)))
-    assert home is not None
-    paths, to_read = set[str](), [str(Path(home).relative_to(ROOT))]
-    while to_read:
-        path = to_read.pop()
-        if path not in paths and not path.startswith(f"{OPS}/contract/"):
-            paths.add(path)
-            to_read += _imports((ROOT / path).read_text())
-    return frozenset(paths)
+def parse(source: str) -> Module:
+    """A module of ``ops`` by its definitions."""
+    definitions: dict[str, str] = {}
+    uses: dict[str, set[str]] = {}
+    tree = Strip().visit(ast.parse(source))
+    for node in tree.body:
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            continue
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            name = node.name
+        else:
+            stored = (one.id for one in ast.walk(node)
+                      if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store))  # fmt: skip
+            name = next(stored, "")
+        definitions[name] = definitions.get(name, "") + ast.dump(node)
+        for one in ast.walk(node):
+            if isinstance(one, ast.Name):
+                uses.setdefault(name, set()).add(one.id)
+            elif isinstance(one, ast.Attribute) and isinstance(one.value, ast.Name):
+                uses.setdefault(name, set()).add(f"{one.value.id}.{one.attr}")
+    return Module(definitions, uses, dict(_imports(tree)))
 
 
-def _imports(source: str) -> Iterator[str]:
-    """Paths of the modules of ``ops`` from which a module imports."""
-    for node in ast.walk(ast.parse(source)):
+class Strip(ast.NodeTransformer):
+    """Removes what changes no measurement."""
+
+    def visit_Raise(self, node: ast.Raise) -> ast.Pass:
+        return ast.Pass()
+
+    def visit_Expr(self, node: ast.Expr) -> ast.Expr | ast.Pass:
+        is_text = isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+        return ast.Pass() if is_text else node
+
+
+def _imports(tree: ast.AST) -> Iterator[tuple[str, Definition]]:
+    """What a module imports from ``ops``, by the name that it has there."""
+    for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("flax_linattn.ops."):
             folder = str(node.module).replace(".", "/")
-            for path in {f"{folder}.py", *(f"{folder}/{name.name}.py" for name in node.names)}:
-                if (ROOT / path).is_file():
-                    yield path
+            for name in node.names:
+                path = f"{folder}/{name.name}.py"
+                is_module = (ROOT / path).is_file()
+                definition = (path, "") if is_module else (f"{folder}.py", name.name)
+                yield name.asname or name.name, definition
 
 
 @functools.cache
-def syntax(source: str) -> str:
-    """The syntax tree of a module without comments and docstrings."""
-    tree = ast.parse(source)
-    for node in ast.walk(tree):
-        with_docstring = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-        if isinstance(node, with_docstring) and ast.get_docstring(node) is not None:
-            node.body = node.body[1:] or [ast.Pass()]
-    return ast.dump(tree)
+def code(mechanism: str) -> frozenset[Definition]:
+    """The definitions in the module of a mechanism, and what they use of ``flax_linattn.ops``."""
+    home = inspect.getsourcefile(type(ops.get_mechanism(mechanism)))
+    assert home is not None
+    needed, to_read = set[Definition](), [(str(Path(home).relative_to(ROOT)), "")]
+    while to_read:
+        path, name = to_read.pop()
+        if (path, name) in needed or path in ARGUMENT_CHECKS:
+            continue
+        module = parse((ROOT / path).read_text())
+        needed.add((path, name))
+        if not name:
+            to_read += [(path, one) for one in module.definitions]
+        for used in module.uses.get(name, ()):
+            first, _, attribute = used.partition(".")
+            if first in module.imports:
+                other, imported = module.imports[first]
+                if imported or attribute:
+                    to_read.append((other, imported or attribute))
+            elif first in module.definitions:
+                to_read.append((path, first))
+    return frozenset(needed)
 
 
-def changed_since(commit: str, date: str | None) -> frozenset[str]:
-    """Paths of ``ops`` whose code is not what it was at a commit.
+def changed_since(commit: str, date: str | None) -> frozenset[Definition]:
+    """The definitions of ``ops`` that are not what they were at a commit.
 
     Args:
         commit: its name; several are separated by commas, of which the first counts.
@@ -131,12 +207,13 @@ def changed_since(commit: str, date: str | None) -> frozenset[str]:
         for line in git("ls-tree", "-r", commit, "--", OPS).splitlines()
         for entry, _, path in [line.partition("\t")]
     }
-    files = {str(file.relative_to(ROOT)): file for file in (ROOT / OPS).rglob("*.py")}
-    return frozenset(
-        path
-        for path, file in files.items()
-        if path not in blobs or syntax(_blob(blobs[path])) != syntax(file.read_text())
-    )
+    changed = set[Definition]()
+    for file in (ROOT / OPS).rglob("*.py"):
+        path = str(file.relative_to(ROOT))
+        before = parse(_blob(blobs[path])).definitions if path in blobs else {}
+        now = parse(file.read_text()).definitions
+        changed |= {(path, name) for name, tree in now.items() if tree != before.get(name)}
+    return frozenset(changed)
 
 
 @functools.cache
@@ -144,8 +221,8 @@ def _blob(name: str) -> str:
     return git("cat-file", "blob", name)
 
 
-def find_stale() -> dict[str, list[str]]:
-    """By the name of stale results, the mechanisms whose code has changed since.
+def find_stale() -> dict[str, str]:
+    """By the name of stale results, the mechanisms whose code has changed since, and what of it.
 
     Raises:
         HistoryError: it cannot be found out here.
@@ -155,24 +232,31 @@ def find_stale() -> dict[str, list[str]]:
     stale = {}
     for name, results in measured_results().items():
         changed = changed_since(results["commit"], results.get("commit_date"))
-        own = [one for one in named_mechanisms(name, results) if code_paths(one) & changed]
-        if own:
-            stale[name] = own
+        own = {one: code(one) & changed for one in named_mechanisms(name, results)}
+        if own := {one: definitions for one, definitions in own.items() if definitions}:
+            everything = len(own) == len(ops.list_mechanisms())
+            of = f"all {len(own)}" if everything else quoted(own)
+            definitions = sorted({one for _, one in frozenset.union(*own.values())})
+            many = len(definitions) > MAX_NAMED
+            what = f"{len(definitions)} definitions" if many else quoted(definitions)
+            stale[name] = f"{of} ({what})"
     return stale
 
 
-def stored_stale() -> dict[str, list[str]]:
+def quoted(names: Iterable[str]) -> str:
+    """Names of code, for a page."""
+    return ", ".join(f"`{name}`" for name in names)
+
+
+def stored_stale() -> dict[str, str]:
     """The list that the pages show."""
-    stale: dict[str, list[str]] = json.loads(LIST.read_text()) if LIST.is_file() else {}
+    stale: dict[str, str] = json.loads(LIST.read_text()) if LIST.is_file() else {}
     return stale
 
 
 def what_changed(name: str) -> str:
-    """The mechanisms whose code has changed since results were measured, for a page; or nothing."""
-    own = stored_stale().get(name, [])
-    if len(own) == len(ops.list_mechanisms()):
-        return f"all {len(own)}"
-    return ", ".join(f"`{one}`" for one in own)
+    """What code has changed since results were measured, for a page; or nothing."""
+    return stored_stale().get(name, "")
 
 
 def render(folder: Path = FOLDER) -> str:
@@ -183,15 +267,13 @@ def render(folder: Path = FOLDER) -> str:
         for name, result in results.items()
         if what_changed(name)
     ]
-    unnamed = [name for name, result in results.items() if not named_mechanisms(name, result)]
     first = (
-        f"In {len(lines)} of the {len(results) - len(unnamed)} compared tables (time, memory, "
-        "rounding errors), the code of a mechanism has changed since the measurement. A table "
-        "holds for the commit that it names; the current code may give other numbers. `python "
-        "-m experiments.stale` lists them from the history of the repository. Tables that name no "
-        f"mechanism are not compared: {', '.join(unnamed)}."
+        f"In {len(lines)} of {len(results)} tables of time, memory or rounding errors, the code of "
+        "a mechanism has changed since the measurement. A table holds for the commit that it "
+        "names; the current code may give other numbers. `python -m experiments.stale` lists them "
+        "from the history of the repository. Layers and models are not compared."
     )
-    header = ["table", "measured", "mechanisms with other code today"]
+    header = ["table", "measured", "mechanisms with other code today (changed definitions)"]
     return write_page(folder / "stale.md", [first, markdown(header, lines)])
 
 

@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from experiments import stale
-from flax_linattn import ops
 
 
 def test_the_list_is_what_the_history_says() -> None:
@@ -29,16 +28,29 @@ def test_only_code_counts() -> None:
     """Neither comments nor docstrings do; a changed number does."""
     source = 'def f():\n    """One."""\n    return 1  # so\n'
     other = source.replace("One", "Two").replace("  # so", "")
-    assert stale.syntax(source) == stale.syntax(other) != stale.syntax(other.replace("1", "2"))
+    first, same, last = (stale.parse(x).definitions for x in (source, other, source + "f(2)\n"))
+    assert first == same == {"f": last["f"]} != last
+    assert stale.parse(other.replace("1", "2")).definitions != first
+    checked = source.replace("    return", "    if x: raise ValueError('x')\n    return")
+    assert (
+        stale.parse(checked).definitions == stale.parse(checked.replace("'x'", "'y'")).definitions
+    )
 
 
 def test_a_mechanism_is_found_with_its_code() -> None:
     results = {"size": {"mechanisms": ["aft"]}, "rows": [{"results": {"EA-2": 1, "softmax by": 2}}]}
     assert stale.named_mechanisms("a/b", results) == ["softmax", "elementwise_series", "aft"]
     assert stale.named_mechanisms("a/taylorshift_order", {}) == ["taylorshift"]
-    code = stale.code_paths("aft")
-    assert f"{stale.OPS}/mechanisms/aft.py" in code and f"{stale.OPS}/engine/cache.py" in code
-    assert not any("/contract/" in path for name in ops.list_mechanisms() for path in code)
+    assert stale.named_mechanisms("offline_rl/latency", {}) == ["softmax", "aaren"]
+    assert all(stale.named_mechanisms(*one) for one in stale.measured_results().items())
+    code = stale.code("aft")
+    paths = {path for path, _ in code}
+    assert f"{stale.OPS}/mechanisms/aft.py" in paths and f"{stale.OPS}/engine/cache.py" in paths
+    assert (f"{stale.OPS}/contract/numerics.py", "overwrite") in code
+    assert (f"{stale.OPS}/contract/numerics.py", "safe_divide") in stale.code("linear")
+    assert not paths & stale.ARGUMENT_CHECKS and all(
+        (stale.ROOT / path).is_file() for path in paths
+    )
 
 
 def test_without_a_whole_history_there_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
