@@ -75,8 +75,11 @@ def judge_statements(experiments: Iterable[Experiment]) -> list[JudgedStatement]
             judged += _judged_table(experiment)
         elif isinstance(experiment, Measured) and paper_statements(experiment):
             scales = [scale for scale in experiment.sizes if experiment.stored(scale).is_file()]
-            for scale in scales:
-                judged += _judged(experiment, scale)
+            own = [one for scale in scales for one in _judged(experiment, scale)]
+            run = {one.statement.says for one in own if one.verdict.word != NOT_RUN}
+            judged += [
+                one for one in own if one.verdict.word != NOT_RUN or one.statement.says not in run
+            ]
             if not scales:
                 why = Verdict(NOT_RUN, f"`{experiment.command(experiment.usual_scale)}`")
                 judged += [JudgedStatement(one, why) for one in paper_statements(experiment)]
@@ -213,8 +216,8 @@ def render(experiments: Iterable[Experiment], page: Path = PAGE) -> str:
     if smaller := [one for one in judged if one.is_smaller and not one.untested]:
         hold = sum(one.verdict.word == HOLDS for one in smaller)
         first += (
-            " *Smaller models* marks runs whose models, or their training, are smaller than the "
-            f"paper's: {len(smaller)} lines that count, {hold} of which hold."
+            " *Smaller models* marks accuracies of models that are smaller, or trained for less, "
+            f"than the paper's: {len(smaller)} lines that count, {hold} of which hold."
         )
     parts = [first, _counts(judged)]
     for number, of_paper in itertools.groupby(judged, lambda one: paper_index(one.statement)):

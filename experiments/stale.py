@@ -36,7 +36,7 @@ OPS = "flax_linattn/ops"
 LIST = FOLDER / "stale.json"
 MEASURED = ("accuracy/*", "attention/*", "efficiency/*", "events/long_stream",
             "offline_rl/latency", "sequences/memory", "streaming/latency", "streaming/loop",
-            "streaming/serving-*", "synthetic/vmapped")  # fmt: skip
+            "streaming/serving-*", "synthetic/vmapped", "text/generation-*")  # fmt: skip
 """Results that belong to the code, not to the equations."""
 UNNAMED = {
     "attention/conditioning": ("expressive_quadratic",),

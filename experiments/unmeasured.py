@@ -83,6 +83,11 @@ CHECKED = (
         "N0 and N1 are where the counts of operations and of entries cross",
         f"{SHIFT}::test_the_switching_points_are_where_the_costs_cross",
     ),
+    _tested(
+        "TaylorShift, equation 11",
+        "the efficient form needs the least memory with heads of less than one channel",
+        f"{SHIFT}::test_the_optimal_dimension_of_heads",
+    ),
     _fixed(
         IN_PART,
         "TaylorShift, equation 10",
@@ -143,6 +148,12 @@ NOT_MEASURED = (
         why="arguments in trained models were not recorded",
     ),
     Statement(
+        "Element-wise attention, introduction and section 3.4",
+        "recurrent networks compress the history into one vector, which gradually diminishes it",
+        why="no result here separates what a state has forgotten from what it was not trained to "
+        "keep; `recall` compares attention mechanisms only",
+    ),
+    Statement(
         "Element-wise attention, table 1",
         "memory in training grows as t L D, in t and D, too",
         why="memory was measured at several L only",
@@ -199,6 +210,21 @@ NOT_MEASURED = (
         "Expressive attention, figure 5",
         "with a larger context dot-product attention reaches 0.44 on N16T5",
         why="longer contexts than 128 take too long here",
+    ),
+    Statement(
+        "Expressive attention, introduction",
+        "changing a single line of code introduces expressive attention into production code",
+        why="a remark on code; here it is one option, `expressive` instead of `softmax`",
+    ),
+    Statement(
+        "Expressive attention, figure 3",
+        "with ever smaller contexts both attentions become trapped",
+        why="contexts below 24, where expressive attention reaches 100 %, were not run",
+    ),
+    Statement(
+        "Expressive attention, figure 7",
+        "training progress is slow, with non-monotonic events",
+        why="the paper gives no number; the figure shows the curves of all runs",
     ),
     Statement(
         "Expressive attention, discussion",

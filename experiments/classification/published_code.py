@@ -200,6 +200,7 @@ def table(rows: Rows, size: Size) -> str:
 EXPERIMENT = Measured(
     module="experiments.classification.published_code",
     needs_data=True,
+    extras="",
     about="Aaren, table 4, Japanese Vowels: the transformer, 96.38 ± 0.91 %",
     sizes={"": Size()},
     measure=measure,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from experiments.intervals import Interval
 from experiments.margins import within
+from experiments.rules import above
 from experiments.verdicts import FAILS, HOLDS, Rule, Word
 
 STATED = "2026-11-24T08:45:00+00:00"
@@ -26,6 +27,12 @@ COMPARABLE = Rule(
     "paired by seed, one mean per data set, by Student's t over data sets.",
     STATED,
 )
+LAGS = Rule(
+    "A mechanism lags behind another in event forecasting if the 95 % confidence interval of its "
+    f"NLL per event minus the other's lies above {MARGIN:g}, and does not if it lies below: paired "
+    "by seed, one mean per data set, by Student's t over data sets.",
+    "2026-11-30T12:40:00+00:00",
+)
 NEAR_TRUE = Rule(
     "A model has recovered a process if its NLL per event, on the same test events, is within "
     f"{100 * MAX_RELATIVE_GAP:g} % of the NLL of the process itself.",
@@ -36,6 +43,11 @@ NEAR_TRUE = Rule(
 def comparable(difference: Interval | None) -> Word:
     """The word on two models, by the interval of their differences."""
     return within(difference, MARGIN, COMPARABLE)
+
+
+def lags(difference: Interval | None) -> Word:
+    """The word on whether a model is worse than another, by the interval of their differences."""
+    return above(difference, MARGIN, LAGS, over="data sets")
 
 
 def near_true(ours: float, true: float) -> Word:

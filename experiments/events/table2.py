@@ -11,21 +11,21 @@ from __future__ import annotations
 
 import dataclasses
 import statistics
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from experiments.events.data_sets import DATA_SETS, make_config
-from experiments.events.rules import comparable
+from experiments.events.rules import LAGS, comparable, lags
 from experiments.events.runs import QUANTILE_LEVELS, baselines, train_seeds
 from experiments.experiment import data_folder
-from experiments.intervals import mean_text, over_sets, spread, text
+from experiments.intervals import Interval, mean_text, over_sets, spread, text
 from experiments.margins import ACCURACY, ERROR, Margin, within
 from experiments.measured import Measured, Rows
 from experiments.statements import Judge, Statement
-from experiments.verdicts import Verdict, rows_with
+from experiments.verdicts import Verdict, Word, rows_with
 from flax_linattn.bench import Journal
 from flax_linattn.bench.plots import import_figure
 from flax_linattn.bench.report import markdown
@@ -120,7 +120,9 @@ def differences(rows: Rows, ours: str, other: str, name: str = "nll") -> dict[st
     }
 
 
-def judge_against_softmax(mechanism: str) -> Any:
+def judge_against_softmax(
+    mechanism: str, word: Callable[[Interval | None], Word] = comparable
+) -> Judge:
     """The verdict on a mechanism, against softmax attention."""
 
     def judge(rows: Rows) -> Verdict:
@@ -132,7 +134,7 @@ def judge_against_softmax(mechanism: str) -> Any:
         if kernel > 1:
             ours += f"; both with a convolution over {kernel} events, which the paper's models do "
             ours += "not have"
-        return Verdict(comparable(over), ours)
+        return Verdict(word(over), ours)
 
     return judge
 
@@ -319,6 +321,12 @@ EXPERIMENT = Measured(
             "Aaren is comparable to the Transformer, accuracy of event types",
             judge_number("aaren", {"mark_accuracy": "accuracy"}, ACCURACY),
             stated=NUMBERS_STATED,
+        ),
+        Statement(
+            "Element-wise attention, introduction",
+            "linear attention lags behind softmax attention, in NLL of events",
+            judge_against_softmax("linear", lags),
+            stated=LAGS.stated,
         ),
         *(
             Statement(

@@ -15,8 +15,9 @@ from typing import Any
 from experiments.experiment import data_folder
 from experiments.intervals import interval, mean_text, paired_differences, text
 from experiments.measured import Measured, Rows
+from experiments.rules import below
 from experiments.sequences.data_sets import LISTOPS, make_config
-from experiments.sequences.rules import ahead, falls
+from experiments.sequences.rules import DECLINES, ahead, falls
 from experiments.sequences.runs import train_and_test
 from experiments.statements import Judge, Statement
 from experiments.verdicts import NotMeasuredError, Verdict
@@ -96,6 +97,24 @@ def falls_for(mechanism: str, embedding: str) -> Judge:
     return judge
 
 
+def declines_for(mechanism: str) -> Judge:
+    """The verdict on a model within the lengths of training."""
+
+    def judge(rows: Rows) -> Verdict:
+        gaps = []
+        for row in find_rows(rows, mechanism, "linear"):
+            inside = [own["accuracy"] for own in row["lengths"] if own["trained_on"]]
+            gaps.append(100 * (inside[-1] - inside[0]))
+        over = interval(gaps)
+        shortest, longest = TRAINED
+        return Verdict(
+            below(over, 0, DECLINES),
+            f"{text(over, 1)} points from {shortest} to {longest} tokens over {len(gaps)} seeds",
+        )
+
+    return judge
+
+
 def more_than_softmax(rows: Rows) -> Verdict:
     """The verdict on which of the two falls more."""
     theirs, ours = (
@@ -164,6 +183,15 @@ EXPERIMENT = Measured(
     table=table,
     plot=plot,
     statements=(
+        *(
+            Statement(
+                "TaylorShift, figure 8",
+                f"with {mechanism} accuracy declines gradually within the training lengths",
+                declines_for(mechanism),
+                stated=DECLINES.stated,
+            )
+            for mechanism in ("softmax", "taylorshift")
+        ),
         *(
             Statement(
                 "TaylorShift, figure 8",

@@ -110,6 +110,14 @@ def has_learned(accuracies: Iterable[float], constant: float) -> bool:
     return statistics.mean(accuracies) > constant + LEARNED_POINTS
 
 
+DECLINES = Rule(
+    "Accuracy declines within the training lengths if the 95 % confidence interval of its value at "
+    "the longest of them minus that at the shortest (paired by seed, by Student's t over seeds) "
+    "lies below 0, and does not if it lies above.",
+    "2026-11-30T12:40:00+00:00",
+)
+
+
 def falls(fraction: float) -> Word:
     """The word on accuracy beyond the lengths of training, as a fraction of that within."""
     if fraction <= 0.9:

@@ -1,4 +1,4 @@
-"""Every causal mechanism on N16T2, which distinguishes expressive from dot-product attention.
+"""Ten causal mechanisms on N16T2, which distinguishes expressive from dot-product attention.
 
     python -m experiments.synthetic.mechanisms
 
@@ -43,7 +43,8 @@ EXPERIMENT = Measured(
         ),
     ),
     left_out={
-        "": "aft, performer and rfa; 8 of 16 runs, other contexts and tasks, and settings of each "
+        "": "aft, performer, rfa, rwkv, retention, gated_linear, gated_delta, forgetting and "
+        "forgetting_aaren; 8 of 16 runs, other contexts and tasks, and settings of each "
         "one's own"
     },
 )

@@ -56,12 +56,13 @@ UNFINISHED = Rule(
 
 def finished(word: Word, accuracies: Sequence[Sequence[float | None]]) -> Word:
     """The word, or that the runs by whose validation accuracies it was given are unfinished."""
-    if len(accuracies) >= PAPER_RUNS or not any(map(_rises, accuracies)):
+    if len(accuracies) >= PAPER_RUNS or not any(map(rises, accuracies)):
         return word
     return Word(f"{OPEN}, unfinished runs", *word.rules, UNFINISHED)
 
 
-def _rises(accuracies: Sequence[float | None]) -> bool:
+def rises(accuracies: Sequence[float | None]) -> bool:
+    """Whether a run is unfinished."""
     numbers = [accuracy or 0.0 for accuracy in accuracies]
     fifth = len(numbers) // 5
     if not fifth:

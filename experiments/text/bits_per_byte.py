@@ -21,10 +21,12 @@ import jax
 from flax import nnx
 
 from experiments.experiment import DATA_FOLDER, data_folder
-from experiments.intervals import interval, mean_text, paired_differences
+from experiments.intervals import Interval, interval, mean_text, paired_differences
 from experiments.measured import Measured, Rows
+from experiments.rules import above
 from experiments.sequences.data_sets import DATA_SETS, IMDB
-from experiments.verdicts import rows_with
+from experiments.statements import Judge, Statement
+from experiments.verdicts import Rule, Verdict, combine, rows_with
 from flax_linattn import inference, models, tasks, training
 from flax_linattn.bench import Journal
 from flax_linattn.bench.plots import import_figure
@@ -40,7 +42,16 @@ HYBRIDS = {
     "gated_delta, softmax in a window": ("gated_delta", "softmax:window=64") * 2,
 }
 """Mechanism of each of four layers, by the name of the stack."""
+BITS = "test_window_bits_per_byte"
 BASELINES = ("ppmd", "xz", "zstd", "gzip", "unigram")
+STATED = "2026-11-30T12:40:00+00:00"
+LAGS = Rule(
+    "A model lags behind softmax attention on text if the 95 % confidence interval of its "
+    "bits per byte minus softmax attention's (paired by seed, by Student's t over seeds) lies "
+    "above 0, and does not if it lies below. All seeds share one text; the interval does not cover "
+    "its choice.",
+    STATED,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -161,24 +172,37 @@ def near_copies(copies: Sequence[Mapping[str, Any]], context: int) -> float:
     return float(right / sum(row["tokens"] for row in near))
 
 
+def minus_softmax(rows: Rows, model: str) -> Interval | None:
+    """Bits per byte that a model needs more than softmax attention, over seeds."""
+    both = [rows_with(rows, model=name)[0][BITS] for name in (model, SOFTMAX)]
+    return interval(paired_differences(*(dict(enumerate(values)) for values in both)))
+
+
+def judge_lag(*names: str) -> Judge:
+    """The verdict that each of some models lags behind softmax attention."""
+
+    def judge(rows: Rows) -> Verdict:
+        differences = {name: minus_softmax(rows, name) for name in names}
+        word = combine([above(each, 0, LAGS) for each in differences.values()])
+        each = ", ".join(f"{name} {_text(of)}" for name, of in differences.items())
+        return Verdict(word, f"bits per byte more than softmax attention: {each}")
+
+    return judge
+
+
 def table(rows: Rows, size: Size) -> str:
     """A line for each model, the best first, and a line for each baseline."""
-    name = "test_window_bits_per_byte"
-    (softmax,) = rows_with(rows, SOFTMAX, model=SOFTMAX)
-    seeds = range(size.seeds)
     lines = []
     trained = [row for row in rows if row["model"] != "baselines"]
-    for row in sorted(trained, key=lambda row: sum(row[name])):
-        pairs = [dict(zip(seeds, each[name], strict=True)) for each in (row, softmax)]
-        difference = interval(paired_differences(*pairs))
+    for row in sorted(trained, key=lambda row: sum(row[BITS])):
         carried = mean_text(row["test_bits_per_byte"], 3) if row["carries_state"] else "-"
         lines.append(
             [
                 row["model"],
                 f"{row['parameters']:,}",
                 f"{row['state_bytes']:,}",
-                mean_text(row[name], 3),
-                "-" if row is softmax else _text(difference),
+                mean_text(row[BITS], 3),
+                "-" if row["model"] == SOFTMAX else _text(minus_softmax(rows, row["model"])),
                 carried,
                 mean_text([100 * value for value in row["test_near_copies"]], 1),
             ]
@@ -209,14 +233,12 @@ def plot(rows: Rows) -> Any:
     """Bits per byte and accuracy of copies against the bytes of the state."""
     figure = import_figure()(figsize=(13, 6), layout="constrained")
     measures = {
-        "bits per byte, separate windows": "test_window_bits_per_byte",
+        "bits per byte, separate windows": BITS,
         "accuracy on near copies": "test_near_copies",
     }
     for axes, (label, name) in zip(figure.subplots(1, 2), measures.items(), strict=True):
         trained = [row for row in rows if row["model"] != "baselines"]
-        for number, row in enumerate(
-            sorted(trained, key=lambda row: sum(row["test_window_bits_per_byte"]))
-        ):
+        for number, row in enumerate(sorted(trained, key=lambda row: sum(row[BITS]))):
             marker = "s" if row["model"] in HYBRIDS else "o" if row["carries_state"] else "X"
             axes.errorbar(
                 row["state_bytes"], statistics.mean(row[name]), statistics.stdev(row[name]),
@@ -232,7 +254,7 @@ def plot(rows: Rows) -> Any:
     return figure
 
 
-def _text(difference: Any) -> str:
+def _text(difference: Interval | None) -> str:
     if difference is None:
         return "-"
     return f"{difference.middle:+.3f} ± {difference.half:.3f}"
@@ -246,6 +268,22 @@ EXPERIMENT = Measured(
     measure=measure,
     table=table,
     plot=plot,
+    statements=tuple(
+        Statement(
+            "Element-wise attention, introduction",
+            f"{claim}, in bits per byte of text",
+            judge_lag(*names),
+            stated=STATED,
+        )
+        for claim, names in (
+            ("linear attention lags behind softmax attention", ("linear",)),
+            ("linear RNNs are inferior to attention: RWKV, retention", ("rwkv", "retention")),
+            (
+                "state-space models are inferior to attention: gated linear attention",
+                ("gated_linear",),
+            ),
+        )
+    ),
     left_out={
         "": "larger models, more text, and a learning rate for each mechanism, for lack of time; "
         "aft, whose learned biases of 256 x 256 positions have more parameters than a whole model"
