@@ -18,6 +18,9 @@ EXPERIMENTS = Path(__file__).parents[3] / "experiments"
 WORDS = ("none", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 
 _FENCE = re.compile(r"^(```+|:::+).*?^\1\s*$", re.MULTILINE | re.DOTALL)
+_FIGURE = re.compile(
+    r"^(```+)\{(?:efficiency-result|figure)\}.*?\n(.*?)^\1\s*$", re.MULTILINE | re.DOTALL
+)
 _NOT_PROSE = re.compile(r"`[^`]*`|\]\([^)]*\)|\$[^$]*\$")
 _UNIT = r"(?:%|percent\b|points?\b|times\b|us\b|ms\b|s\b|[kMG]B\b|bytes\b)"
 _NEXT = r"(?:(?: to | or | and |, | ± | / | - )-?[\d.,]*\d)"
@@ -71,8 +74,8 @@ def power(value: float) -> str:
 
 
 def prose(text: str) -> str:
-    """A page without its fenced blocks, lines joined; tables that are written by hand stay."""
-    return " ".join(_FENCE.sub(" ", text).split())
+    """A page with joined lines; of fenced blocks only the captions of figures stay."""
+    return " ".join(_FENCE.sub(" ", _FIGURE.sub(r"\2", text)).split())
 
 
 def page(name: str) -> str:

@@ -1,8 +1,12 @@
 """Numbers in docs/efficiency.md."""
 
+import re
 from collections.abc import Iterable
 from functools import partial
 
+from experiments.efficiency import elementwise_training, taylorshift_sizes
+from experiments.measured import Measured
+from experiments.verdicts import FAILS, HOLDS, Verdict
 from flax_linattn import ops
 from tests.experiments.prose import Allowed, Sentence, stored
 
@@ -12,6 +16,28 @@ def steps_beside_cell() -> Iterable[float]:
     times = [r["milliseconds"] for r in rows if r["rows"] == 1 and r["mechanism"] != "softmax"]
     ratios = [each["Stream.step"]["median"] / each["GRU cell"]["median"] for each in times]
     return min(ratios), max(ratios)
+
+
+def verdict(experiment: Measured, says: str) -> Verdict:
+    """The verdict on the statement of an experiment that begins so."""
+    (one,) = (each for each in experiment.statements if each.says.startswith(says))
+    return one.verdict(experiment.rows(experiment.usual_scale))
+
+
+def power_of_memory() -> list[float]:
+    """Exponent of the training memory of softmax attention with all weights."""
+    ours = verdict(elementwise_training.EXPERIMENT, "SA's training memory grows quadr").ours
+    (exponent,) = re.findall(r"^SA grows as L\^([\d.]+)", ours)
+    return [float(exponent)]
+
+
+def right_formulas() -> list[int]:
+    """The length at which two formulas are right and one is wrong for small heads."""
+    found = {name: verdict(taylorshift_sizes.EXPERIMENT, f"{name} is as large as its formula")
+             for name in ("(Q K^T)^2 V", "Y_denom", "Y")}  # fmt: skip
+    assert [of.word for of in found.values()] == [HOLDS, HOLDS, FAILS]
+    lengths = {re.findall(r"N = ([\d,]+)", of.ours)[0] for of in found.values()}
+    return [int(length.replace(",", "")) for length in lengths]
 
 
 TRANSFORMER = "PyTorch, transformer"
@@ -113,6 +139,12 @@ def step_with_linear_attention() -> Iterable[float]:
 
 
 SENTENCES: list[Sentence] = [
+    Sentence("With all weights, SA's memory grows as L^{:.2f};", power_of_memory),
+    Sentence(
+        "at N = {:,} (Q Kᵀ)² V and Y_denom are within 1 % of them, and Y with heads of 8 channels "
+        "is not",
+        right_formulas,
+    ),
     Sentence(
         "A training step with Aaren is {:.2f} times as fast as PyTorch's transformer, with "
         "retention {:.2f}, linear attention {:.2f}, softmax {:.2f}, gated linear attention {:.2f}, "
