@@ -73,7 +73,7 @@ def _measures(judged: list[Outcome]) -> list[str]:
 def _where(table: Table) -> str:
     """A link to the heading under which a table stands."""
     slug = "".join(c for c in table.title.lower() if c.isalnum() or c in " -").replace(" ", "-")
-    page = "" if table.claims else "results.md"
+    page = f"../docs/{'time-series' if table.claims else 'results'}.md"
     return f"[{table.title}]({page}#{slug})"
 
 
