@@ -64,8 +64,11 @@ def within(difference: Interval | None, margin: float, rule: Rule) -> Word:
 
 
 def is_stated_before(stated: str, made: Mapping[str, Any]) -> bool:
-    """Whether something was stated, in ISO 8601, before a run of ``made``."""
-    date = made.get("commit_date") or made.get("date")
+    """Whether something was stated, in ISO 8601, before a run of ``made``.
+
+    Computing the same numbers again tests no rule that was stated in between.
+    """
+    date = made.get("first_measured") or made.get("commit_date") or made.get("date")
     return date is not None and _time(date) >= _time(stated)
 
 

@@ -90,9 +90,11 @@ class Measured(Experiment):
         results = json.loads(stored.read_text())
         rows = results["rows"]
         self._plot(rows, stored)
+        first = results.get("first_measured")
         changed = stale.what_changed(f"{self.folder.name}/{stored.stem}")
         facts = [
             ["measured", source_line(results)],
+            *([["first measured", first[:10]]] if first else []),
             *([["stale", f"the code of {changed} has changed since"]] if changed else []),
             ["paper", self.about],
             ["sizes", ", ".join(f"{k} {_text(v)}" for k, v in results["size"].items())],

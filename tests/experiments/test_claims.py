@@ -200,7 +200,9 @@ def test_rows_older_than_a_rule_are_marked() -> None:
     # A day alone begins at midnight; the code's own time is told where it is known.
     day = {"date": rules.STATED[:10]}
     assert statements.early([TIMES], day)
-    assert not statements.early([TIMES], day | {"commit_date": f"{day['date']}T23:59:00+00:00"})
+    later = day | {"commit_date": f"{day['date']}T23:59:00+00:00"}
+    assert not statements.early([TIMES], later)
+    assert statements.early([TIMES], later | {"first_measured": day["date"]})
     assert (commit_date() or "2026-").startswith("20")
 
 
