@@ -137,7 +137,7 @@ def _judged_over(statement: Statement) -> JudgedStatement:
     results = {name: json.loads(file.read_text()) for name, file in files.items()}
     rows = [row | {"results": name} for name, own in results.items() for row in own["rows"]]
     verdict = statement.verdict(rows)
-    by = ", ".join(f"`{name}`" for name in results)
+    by = stale.quoted(results)
     measured = "; ".join(dict.fromkeys(map(_origin, results.values())))
     untested = _untested(statement, verdict, results.values())
     return JudgedStatement(statement, verdict, by, measured, untested)

@@ -123,19 +123,28 @@ def parse(source: str) -> Module:
     for node in tree.body:
         if isinstance(node, ast.Import | ast.ImportFrom):
             continue
-        if isinstance(node, ast.FunctionDef | ast.ClassDef):
-            name = node.name
-        else:
-            stored = (one.id for one in ast.walk(node)
-                      if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store))  # fmt: skip
-            name = next(stored, "")
-        definitions[name] = definitions.get(name, "") + ast.dump(node)
+        used = set()
         for one in ast.walk(node):
             if isinstance(one, ast.Name):
-                uses.setdefault(name, set()).add(one.id)
+                used.add(one.id)
             elif isinstance(one, ast.Attribute) and isinstance(one.value, ast.Name):
-                uses.setdefault(name, set()).add(f"{one.value.id}.{one.attr}")
+                used.add(f"{one.value.id}.{one.attr}")
+        for name in _defined_names(node):
+            definitions[name] = definitions.get(name, "") + ast.dump(node)
+            uses[name] = uses.get(name, set()) | used
     return Module(definitions, uses, dict(_imports(tree)))
+
+
+def _defined_names(node: ast.stmt) -> list[str]:
+    """The names that a statement of a module defines; "" if it defines none."""
+    if isinstance(node, ast.FunctionDef | ast.ClassDef):
+        return [node.name]
+    if isinstance(node, ast.AnnAssign):
+        targets = [node.target]
+    else:
+        targets = node.targets if isinstance(node, ast.Assign) else []
+    names = [one.id for target in targets for one in ast.walk(target) if isinstance(one, ast.Name)]
+    return names or [""]
 
 
 class Strip(ast.NodeTransformer):
@@ -186,6 +195,7 @@ def code(mechanism: str) -> frozenset[Definition]:
     return frozenset(needed)
 
 
+@functools.cache
 def changed_since(commit: str, date: str | None) -> frozenset[Definition]:
     """The definitions of ``ops`` that are not what they were at a commit.
 
@@ -244,7 +254,7 @@ def find_stale() -> dict[str, str]:
 
 
 def quoted(names: Iterable[str]) -> str:
-    """Names of code, for a page."""
+    """Names in backquotes, for a page."""
     return ", ".join(f"`{name}`" for name in names)
 
 
@@ -263,9 +273,8 @@ def render(folder: Path = FOLDER) -> str:
     """Writes the page of the stored list and returns it."""
     results = measured_results()
     lines = [
-        [f"`{name}`", f"{result['commit']}, {result['date']}", what_changed(name)]
-        for name, result in results.items()
-        if what_changed(name)
+        [f"`{name}`", f"{results[name]['commit']}, {results[name]['date']}", what]
+        for name, what in stored_stale().items()
     ]
     first = (
         f"In {len(lines)} of {len(results)} tables of time, memory or rounding errors, the code of "

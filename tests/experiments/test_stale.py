@@ -31,6 +31,7 @@ def test_only_code_counts() -> None:
     first, same, last = (stale.parse(x).definitions for x in (source, other, source + "f(2)\n"))
     assert first == same == {"f": last["f"]} != last
     assert stale.parse(other.replace("1", "2")).definitions != first
+    assert stale.parse("A, B = 1, 2\nC: int = 3\nf(B)").definitions.keys() == {"A", "B", "C", ""}
     checked = source.replace("    return", "    if x: raise ValueError('x')\n    return")
     assert (
         stale.parse(checked).definitions == stale.parse(checked.replace("'x'", "'y'")).definitions
