@@ -68,8 +68,13 @@ def is_stated_before(stated: str, made: Mapping[str, Any]) -> bool:
 
     Computing the same numbers again tests no rule that was stated in between.
     """
-    date = made.get("first_measured") or made.get("commit_date") or made.get("date")
+    date = first_measured(made)
     return date is not None and _time(date) >= _time(stated)
+
+
+def first_measured(made: Mapping[str, Any]) -> str | None:
+    """When results with this origin were measured for the first time, in ISO 8601."""
+    return made.get("first_measured") or made.get("commit_date") or made.get("date")
 
 
 BETTER = Rule(

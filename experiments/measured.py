@@ -15,6 +15,7 @@ import jax
 from experiments import stale
 from experiments.again import Repeated, RepeatJournal, choose, compare, name_parts, usage
 from experiments.experiment import DATA_FOLDER, Experiment, data_folder
+from experiments.margins import first_measured
 from experiments.pages import write_page
 from experiments.statements import Rows, Statement, statements_table
 from flax_linattn.bench import Journal, provenance
@@ -34,6 +35,8 @@ class Measured(Experiment):
         plot: rows as a matplotlib figure, if there is one.
         statements: of the paper, each with its verdict by the rows.
         left_out: what a scale leaves out of the paper's, and why.
+        fixed_seed: whether every measurement gives the same numbers. A later one then keeps the
+            date of the first, because it tests no rule that was stated in between.
     """
 
     measure: Callable[[Any, Journal], None]
@@ -41,6 +44,7 @@ class Measured(Experiment):
     plot: Callable[[Rows], Any] | None = None
     statements: tuple[Statement, ...] = ()
     left_out: Mapping[str, str]
+    fixed_seed: bool = False
 
     @property
     def usual_scale(self) -> str:
@@ -56,7 +60,12 @@ class Measured(Experiment):
     def head(self, scale: str, command: str) -> dict[str, Any]:
         """Of results that this command measures."""
         size = dataclasses.asdict(self.sizes[scale])
-        return provenance(command) | {"scale": scale, "size": size, "commit_date": commit_date()}
+        head = provenance(command) | {"scale": scale, "size": size, "commit_date": commit_date()}
+        if self.fixed_seed:
+            stored = self.stored(scale)
+            known = json.loads(stored.read_text()) if stored.is_file() else head
+            head["first_measured"] = first_measured(known)
+        return head
 
     def fill(self, scale: str, journal: Journal) -> None:
         """Measures what a journal lacks, and finishes it."""

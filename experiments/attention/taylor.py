@@ -170,6 +170,7 @@ EXPERIMENT = Measured(
         ),
     ),
     left_out={"": "nothing"},
+    fixed_seed=True,
 )
 
 if __name__ == "__main__":

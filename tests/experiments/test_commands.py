@@ -49,6 +49,17 @@ def test_a_page_is_written_anew(experiment, tmp_path, capsys):
     assert (tmp_path / "squares-cpu.json").read_bytes() == stored
 
 
+def test_the_same_numbers_keep_the_date_of_their_first_measurement(experiment):
+    fixed = [one for one in report.all_experiments() if getattr(one, "fixed_seed", False)]
+    for one in fixed:
+        stored = json.loads(one.stored("").read_text())
+        assert one.head("", "")["first_measured"] == stored["first_measured"]
+    assert len(fixed) == 5
+    new = dataclasses.replace(experiment, fixed_seed=True).head("cpu", "")
+    assert new["first_measured"] == (new["commit_date"] or new["date"])
+    assert "first_measured" not in experiment.head("cpu", "")
+
+
 def test_what_is_interrupted_says_how_it_goes_on(experiment, tmp_path, capsys):
     def interrupted(size, journal):
         raise KeyboardInterrupt
