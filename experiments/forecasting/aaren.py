@@ -89,8 +89,8 @@ EXPERIMENT = Table(
     not_run="Weather, Traffic and ETTm1, whose files are not available (for Traffic the paper "
     "prints 963 lanes, as in PEMS-SF: the library's file has 862); for lack of "
     "time: a fourth and fifth seed, the other mechanisms on more than one row, EA itself, which "
-    "costs ten times as much as its series, and size paper, where a step of ETTh1 at 96 takes 6 "
-    "s of a core and a run of six epochs three hours",
+    "costs ten times as much as its series, and of size paper all but softmax attention and Aaren "
+    "on ETTh1 at 96, where a run takes more than a core hour",
     sizes=SIZES,
     smaller=("cpu",),
     quick={**QUICK, "split": "900/900/900"},
