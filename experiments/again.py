@@ -107,10 +107,11 @@ def usage(command: str, rows: Sequence[Mapping[str, Any]], extras: str) -> str:
         place = min(known, key=known.__getitem__)
         unit = "core minutes" if any(name in rows[place] for name in COSTS[:-1]) else "minutes"
         one, total = (f"{s / 60:,.1f} {unit}" for s in (known[place], sum(known.values())))
-        parts.append(f"this row took {one}")
-        if len(known) > 1:
-            which = "" if len(known) == len(rows) else f" of {MIN_COST:g} s or more"
-            parts[-1] += f", {'the' if which else 'all'} {len(known)} rows{which} took {total}"
+        which = f"the {len(known)} rows of {MIN_COST:g} s or more"
+        if len(known) == len(rows):
+            which = f"all {len(known)} rows"
+        others = f", {which} took {total}" if len(known) > 1 else ""
+        parts.append(f"this row took {one}{others}")
     elif (seconds := _measured_costs().get(line)) is not None:
         parts.append(f"it takes {seconds / 60:,.1f} core minutes")
     return "; ".join([*parts, *([f"install `.[{extras}]`"] if extras else [])])

@@ -349,7 +349,7 @@ SENTENCES = [
         "softmax attention has an MSE of {:.3f} ± {:.3f} (the paper {} ± {}, our smaller models "
         "{:.3f}), Aaren {:.3f} ± {:.3f} (the paper {} ± {}, ours {:.3f}). The MAE is {:.3f} ± "
         "{:.3f} (the paper {:.2f} ± {}, ours {:.3f}) and {:.3f} ± {:.3f} (the paper {} ± {}, ours "
-        "{:.3f}). The validation error is lowest after epochs {} to {}, and rises thereafter: the "
+        "{:.3f}). The validation error is lowest after epochs {} to {}, and higher thereafter: the "
         "models overfit. The ridge is better than each of the {} runs (MSE {:.3f})",
         of_the_papers_width,
     ),
