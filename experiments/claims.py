@@ -17,8 +17,9 @@ from typing import Any, NamedTuple
 from experiments import findings, stale
 from experiments.experiment import Experiment
 from experiments.intervals import FEWEST
+from experiments.margins import first_measured
 from experiments.measured import Measured
-from experiments.pages import write_page
+from experiments.pages import quoted, write_page
 from experiments.statements import Statement, early, rules_in, rules_text
 from experiments.synthetic import complexity
 from experiments.tables import Table
@@ -105,7 +106,7 @@ def _judged(experiment: Measured, scale: str) -> Iterator[JudgedStatement]:
     results = json.loads(stored.read_text())
     name = f"{experiment.folder.name}/{stored.stem}"
     is_stale = bool(stale.what_changed(name))
-    is_smaller = scale in experiment.smaller
+    is_smaller = scale in experiment.smaller_scales
     for statement in paper_statements(experiment):
         verdict = statement.verdict(results["rows"])
         if verdict.word == NOT_RUN:
@@ -137,14 +138,16 @@ def _judged_over(statement: Statement) -> JudgedStatement:
     results = {name: json.loads(file.read_text()) for name, file in files.items()}
     rows = [row | {"results": name} for name, own in results.items() for row in own["rows"]]
     verdict = statement.verdict(rows)
-    by = stale.quoted(results)
+    by = quoted(results)
     measured = "; ".join(dict.fromkeys(map(_origin, results.values())))
     untested = _untested(statement, verdict, results.values())
     return JudgedStatement(statement, verdict, by, measured, untested)
 
 
 def _origin(results: dict[str, Any]) -> str:
-    return f"{results['date']}, {results['commit']}"
+    origin = f"{results['date']}, {results['commit']}"
+    first = results.get("first_measured")
+    return f"{origin}, first measured {first[:10]}" if first else origin
 
 
 def _judged_table(table: Table) -> Iterator[JudgedStatement]:
@@ -161,10 +164,10 @@ def _judged_table(table: Table) -> Iterator[JudgedStatement]:
                 statement = Statement(where, f"{one.claim.text}, {findings.measure_text(one)}")
                 name = f"`{table.folder.name}/{table.stored(of.scale).stem}`"
                 verdict = _table_verdict(one)
-                days = sorted({(made.get("commit_date") or made["date"])[:10] for made in one.made})
+                days = sorted({first_measured(made)[:10] for made in one.made})
                 measured = " to ".join(dict.fromkeys((days[0], days[-1])))
                 untested = _untested(statement, verdict, one.made)
-                is_smaller = of.scale in table.smaller
+                is_smaller = of.scale in table.smaller_scales
                 yield JudgedStatement(
                     statement, verdict, name, measured, untested, is_smaller=is_smaller
                 )
@@ -216,8 +219,9 @@ def render(experiments: Iterable[Experiment], page: Path = PAGE) -> str:
     if smaller := [one for one in judged if one.is_smaller and not one.untested]:
         hold = sum(one.verdict.word == HOLDS for one in smaller)
         first += (
-            " *Smaller models* marks accuracies of models that are smaller, or trained for less, "
-            f"than the paper's: {len(smaller)} lines that count, {hold} of which hold."
+            " *Smaller models* marks results of models that are smaller, or trained for less, than "
+            f"the paper's. Of the lines that test a claim, {len(smaller)} are marked; {hold} of "
+            "these hold."
         )
     parts = [first, _counts(judged)]
     for number, of_paper in itertools.groupby(judged, lambda one: paper_index(one.statement)):

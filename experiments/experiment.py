@@ -29,7 +29,8 @@ class Experiment(abc.ABC):
         needs_data: whether it reads real data outside the repository.
         sizes: how much is computed, by the name of the scale: "paper", "cpu", ...; one without a
             name where there is only one.
-        smaller: names of the scales whose models, or their training, are smaller than the paper's.
+        smaller_scales: names of the scales whose models, or their training, are smaller than the
+            paper's.
     """
 
     module: str
@@ -37,7 +38,7 @@ class Experiment(abc.ABC):
     extras: str = "plots"
     needs_data: bool = False
     sizes: Mapping[str, Any]
-    smaller: tuple[str, ...] = ()
+    smaller_scales: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:

@@ -68,13 +68,13 @@ def is_stated_before(stated: str, made: Mapping[str, Any]) -> bool:
 
     Computing the same numbers again tests no rule that was stated in between.
     """
-    date = first_measured(made)
-    return date is not None and _time(date) >= _time(stated)
+    return _time(first_measured(made)) >= _time(stated)
 
 
-def first_measured(made: Mapping[str, Any]) -> str | None:
+def first_measured(made: Mapping[str, Any]) -> str:
     """When results with this origin were measured for the first time, in ISO 8601."""
-    return made.get("first_measured") or made.get("commit_date") or made.get("date")
+    date: str = made.get("first_measured") or made.get("commit_date") or made["date"]
+    return date
 
 
 BETTER = Rule(

@@ -35,8 +35,8 @@ class Measured(Experiment):
         plot: rows as a matplotlib figure, if there is one.
         statements: of the paper, each with its verdict by the rows.
         left_out: what a scale leaves out of the paper's, and why.
-        fixed_seed: whether every measurement gives the same numbers. A later one then keeps the
-            date of the first, because it tests no rule that was stated in between.
+        is_deterministic: whether a repeat differs by rounding or the compiler only. It then keeps
+            the date of the first measurement, because it cannot test a rule stated in between.
     """
 
     measure: Callable[[Any, Journal], None]
@@ -44,7 +44,7 @@ class Measured(Experiment):
     plot: Callable[[Rows], Any] | None = None
     statements: tuple[Statement, ...] = ()
     left_out: Mapping[str, str]
-    fixed_seed: bool = False
+    is_deterministic: bool = False
 
     @property
     def usual_scale(self) -> str:
@@ -61,7 +61,7 @@ class Measured(Experiment):
         """Of results that this command measures."""
         size = dataclasses.asdict(self.sizes[scale])
         head = provenance(command) | {"scale": scale, "size": size, "commit_date": commit_date()}
-        if self.fixed_seed:
+        if self.is_deterministic:
             stored = self.stored(scale)
             known = json.loads(stored.read_text()) if stored.is_file() else head
             head["first_measured"] = first_measured(known)

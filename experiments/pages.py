@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from flax_linattn.bench.report import markdown
@@ -21,3 +21,8 @@ def write_page(path: Path, parts: Sequence[str], facts: Sequence[Sequence[str]] 
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(page)
     return page
+
+
+def quoted(names: Iterable[str]) -> str:
+    """Joins names by commas, each in backquotes."""
+    return ", ".join(f"`{name}`" for name in names)

@@ -6,8 +6,8 @@ Times, bytes and rounding errors belong to the code that was measured. A table i
 of a mechanism in it differs between the commit of the table and the files here. The code is the
 mechanism's module and the definitions of ``flax_linattn.ops`` that it uses, as syntax trees without
 comments, docstrings, raised errors and the checks of arguments; layers and models are not compared.
-Results of training are not listed: that equations stay as they are is what the tests of the
-contract hold. The list needs the whole history of the repository.
+Results of training are not listed, because the contract tests check that equations do not change.
+The list needs the whole history of the repository.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from experiments.columns import SPECS
-from experiments.pages import write_page
+from experiments.pages import quoted, write_page
 from flax_linattn import ops
 from flax_linattn.bench.journal import write_json
 from flax_linattn.bench.report import markdown
@@ -38,7 +38,7 @@ MEASURED = ("accuracy/*", "attention/*", "efficiency/*", "events/long_stream",
             "offline_rl/latency", "sequences/memory", "streaming/latency", "streaming/loop",
             "streaming/serving-*", "synthetic/vmapped", "text/generation-*")  # fmt: skip
 """Results that belong to the code, not to the equations."""
-UNNAMED = {
+MECHANISMS_BY_RESULT = {
     "attention/conditioning": ("expressive_quadratic",),
     "attention/expansion_point": ("taylorshift",),
     "attention/taylor": ("elementwise", "elementwise_series"),
@@ -48,15 +48,13 @@ UNNAMED = {
     "streaming/serving-cpu": ("aaren",),
     "synthetic/vmapped": ("expressive",),
 }
-"""Mechanisms of results that name none."""
-ARGUMENT_CHECKS = frozenset(
-    f"{OPS}/contract/{name}.py" for name in ("call", "capabilities", "checks", "token_arguments")
-)
-"""Modules that all mechanisms share and that check arguments."""
-
-
-MAX_NAMED = 8
-"""Number of changed definitions up to which a page names them."""
+"""Mechanisms of results that name no mechanism."""
+ARGUMENT_CHECKS = frozenset(f"{OPS}/contract/{name}.py" for name in ("capabilities", "checks"))
+"""Modules that all mechanisms share and that only describe or check arguments."""
+DERIVATIVE_RULES = ("defjvp", "defjvps", "defvjp")
+"""Methods that give a function its derivative."""
+MAX_LISTED_DEFINITIONS = 8
+"""Maximum number of changed definitions that a page lists by name."""
 
 
 class HistoryError(Exception):
@@ -87,8 +85,8 @@ def measured_results() -> dict[str, dict[str, Any]]:
 
 def named_mechanisms(name: str, results: Mapping[str, Any]) -> list[str]:
     """The mechanisms that results, or their file's name, speak of."""
-    if name in UNNAMED:
-        return list(UNNAMED[name])
+    if name in MECHANISMS_BY_RESULT:
+        return list(MECHANISMS_BY_RESULT[name])
     names = re.findall(r'"([\w-]+)', json.dumps(results))
     spoken = {SPECS.get(word, word).partition(":")[0] for word in names}
     stem = name.rpartition("/")[2]
@@ -104,7 +102,7 @@ class Module(NamedTuple):
     """A module of ``ops`` without comments, docstrings and raised errors.
 
     Attributes:
-        definitions: Syntax tree of each definition, by name.
+        definitions: Syntax tree of each definition by name, with what its names stand for.
         uses: Names, and names with one attribute, that each definition uses.
         imports: Definition, or whole module with the name "", of each imported name.
     """
@@ -116,10 +114,11 @@ class Module(NamedTuple):
 
 @functools.cache
 def parse(source: str) -> Module:
-    """A module of ``ops`` by its definitions."""
+    """Splits a module of ``ops`` into its definitions."""
     definitions: dict[str, str] = {}
     uses: dict[str, set[str]] = {}
-    tree = Strip().visit(ast.parse(source))
+    tree = Stripper().visit(ast.parse(source))
+    imports = dict(_imports(tree))
     for node in tree.body:
         if isinstance(node, ast.Import | ast.ImportFrom):
             continue
@@ -129,16 +128,19 @@ def parse(source: str) -> Module:
                 used.add(one.id)
             elif isinstance(one, ast.Attribute) and isinstance(one.value, ast.Name):
                 used.add(f"{one.value.id}.{one.attr}")
+        sources = sorted((name, *imports[name]) for name in used & imports.keys())
         for name in _defined_names(node):
-            definitions[name] = definitions.get(name, "") + ast.dump(node)
+            definitions[name] = definitions.get(name, "") + f"{ast.dump(node)}{sources}"
             uses[name] = uses.get(name, set()) | used
-    return Module(definitions, uses, dict(_imports(tree)))
+    return Module(definitions, uses, imports)
 
 
 def _defined_names(node: ast.stmt) -> list[str]:
-    """The names that a statement of a module defines; "" if it defines none."""
+    """The names that a statement of a module defines or extends; "" if there are none."""
     if isinstance(node, ast.FunctionDef | ast.ClassDef):
-        return [node.name]
+        return [node.name, *(name for one in node.decorator_list for name in _derived(one))]
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+        return _derived(node.value.func) or [""]
     if isinstance(node, ast.AnnAssign):
         targets = [node.target]
     else:
@@ -147,19 +149,26 @@ def _defined_names(node: ast.stmt) -> list[str]:
     return names or [""]
 
 
-class Strip(ast.NodeTransformer):
-    """Removes what changes no measurement."""
+def _derived(node: ast.expr) -> list[str]:
+    """The function whose derivative an expression such as ``f.defvjp`` gives, if it does."""
+    if isinstance(node, ast.Attribute) and node.attr in DERIVATIVE_RULES:
+        return [node.value.id] if isinstance(node.value, ast.Name) else []
+    return []
 
-    def visit_Raise(self, node: ast.Raise) -> ast.Pass:
-        return ast.Pass()
 
-    def visit_Expr(self, node: ast.Expr) -> ast.Expr | ast.Pass:
+class Stripper(ast.NodeTransformer):
+    """Removes docstrings and raised errors, which affect no measurement."""
+
+    def visit_Raise(self, node: ast.Raise) -> None:
+        return None
+
+    def visit_Expr(self, node: ast.Expr) -> ast.Expr | None:
         is_text = isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
-        return ast.Pass() if is_text else node
+        return None if is_text else node
 
 
 def _imports(tree: ast.AST) -> Iterator[tuple[str, Definition]]:
-    """What a module imports from ``ops``, by the name that it has there."""
+    """Yields each name that a module imports from ``ops``, with its definition."""
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("flax_linattn.ops."):
             folder = str(node.module).replace(".", "/")
@@ -171,7 +180,7 @@ def _imports(tree: ast.AST) -> Iterator[tuple[str, Definition]]:
 
 
 @functools.cache
-def code(mechanism: str) -> frozenset[Definition]:
+def mechanism_code(mechanism: str) -> frozenset[Definition]:
     """The definitions in the module of a mechanism, and what they use of ``flax_linattn.ops``."""
     home = inspect.getsourcefile(type(ops.get_mechanism(mechanism)))
     assert home is not None
@@ -231,8 +240,27 @@ def _blob(name: str) -> str:
     return git("cat-file", "blob", name)
 
 
-def find_stale() -> dict[str, str]:
-    """By the name of stale results, the mechanisms whose code has changed since, and what of it.
+class Change(NamedTuple):
+    """Code that has changed since a result was measured.
+
+    Attributes:
+        mechanisms: their names.
+        num_definitions: how many of the definitions that they use.
+        definitions: these, as "module.name", if they are few.
+    """
+
+    mechanisms: list[str]
+    num_definitions: int
+    definitions: list[str]
+
+    def __str__(self) -> str:
+        everything = len(self.mechanisms) == len(ops.list_mechanisms())
+        of = f"all {len(self.mechanisms)} mechanisms" if everything else quoted(self.mechanisms)
+        return f"{of} ({quoted(self.definitions) or f'{self.num_definitions} definitions'})"
+
+
+def find_stale() -> dict[str, Change]:
+    """The code that has changed since each stale result was measured.
 
     Raises:
         HistoryError: it cannot be found out here.
@@ -242,54 +270,47 @@ def find_stale() -> dict[str, str]:
     stale = {}
     for name, results in measured_results().items():
         changed = changed_since(results["commit"], results.get("commit_date"))
-        own = {one: code(one) & changed for one in named_mechanisms(name, results)}
+        own = {one: mechanism_code(one) & changed for one in named_mechanisms(name, results)}
         if own := {one: definitions for one, definitions in own.items() if definitions}:
-            everything = len(own) == len(ops.list_mechanisms())
-            of = f"all {len(own)}" if everything else quoted(own)
-            definitions = sorted({one for _, one in frozenset.union(*own.values())})
-            many = len(definitions) > MAX_NAMED
-            what = f"{len(definitions)} definitions" if many else quoted(definitions)
-            stale[name] = f"{of} ({what})"
+            definitions = sorted(frozenset.union(*own.values()))
+            names = [f"{Path(path).stem}.{one}".rstrip(".") for path, one in definitions]
+            listed = names if len(names) <= MAX_LISTED_DEFINITIONS else []
+            stale[name] = Change(list(own), len(names), listed)
     return stale
 
 
-def quoted(names: Iterable[str]) -> str:
-    """Names in backquotes, for a page."""
-    return ", ".join(f"`{name}`" for name in names)
-
-
-def stored_stale() -> dict[str, str]:
+def stored_stale() -> dict[str, Change]:
     """The list that the pages show."""
-    stale: dict[str, str] = json.loads(LIST.read_text()) if LIST.is_file() else {}
-    return stale
+    stored = json.loads(LIST.read_text()) if LIST.is_file() else {}
+    return {name: Change(**change) for name, change in stored.items()}
 
 
 def what_changed(name: str) -> str:
-    """What code has changed since results were measured, for a page; or nothing."""
-    return stored_stale().get(name, "")
+    """The code that has changed since results were measured, for a page; "" if none has."""
+    return str(stored_stale().get(name, ""))
 
 
 def render(folder: Path = FOLDER) -> str:
     """Writes the page of the stored list and returns it."""
     results = measured_results()
     lines = [
-        [f"`{name}`", f"{results[name]['commit']}, {results[name]['date']}", what]
-        for name, what in stored_stale().items()
+        [f"`{name}`", f"{results[name]['commit']}, {results[name]['date']}", str(change)]
+        for name, change in stored_stale().items()
     ]
     first = (
-        f"In {len(lines)} of {len(results)} tables of time, memory or rounding errors, the code of "
-        "a mechanism has changed since the measurement. A table holds for the commit that it "
-        "names; the current code may give other numbers. `python -m experiments.stale` lists them "
-        "from the history of the repository. Layers and models are not compared."
+        f"For {len(lines)} of {len(results)} tables of time, memory or rounding errors, the code "
+        "of a mechanism has changed since the measurement. A table holds for the commit that it "
+        "names; the current code may give other numbers. `python -m experiments.stale` finds these "
+        "tables from the history of the repository. Layers and models are not compared."
     )
-    header = ["table", "measured", "mechanisms with other code today (changed definitions)"]
+    header = ["table", "measured", "mechanisms whose code has changed (changed definitions)"]
     return write_page(folder / "stale.md", [first, markdown(header, lines)])
 
 
 def update() -> None:
     """Writes the current list, or a note why the stored list was not updated."""
     try:
-        write_json(LIST, find_stale())
+        write_json(LIST, {name: change._asdict() for name, change in find_stale().items()})
     except HistoryError as error:
         print(f"note: {LIST.name} was not updated: {error}.", file=sys.stderr)
 

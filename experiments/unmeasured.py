@@ -1,4 +1,4 @@
-"""Claims without an experiment: what tests check, and what nothing measures, with the reason."""
+"""Claims without an experiment: checked by tests, or not measured, with the reason."""
 
 from __future__ import annotations
 
@@ -150,8 +150,8 @@ NOT_MEASURED = (
     Statement(
         "Element-wise attention, introduction and section 3.4",
         "recurrent networks compress the history into one vector, which gradually diminishes it",
-        why="no result here separates what a state has forgotten from what it was not trained to "
-        "keep; `recall` compares attention mechanisms only",
+        why="no experiment here distinguishes information that a state has lost from information "
+        "that it was not trained to store; `recall` compares attention mechanisms only",
     ),
     Statement(
         "Element-wise attention, table 1",
@@ -219,7 +219,7 @@ NOT_MEASURED = (
     Statement(
         "Expressive attention, figure 3",
         "with ever smaller contexts both attentions become trapped",
-        why="contexts below 24, where expressive attention reaches 100 %, were not run",
+        why="contexts below 24 were not run; with 24, expressive attention still reaches 100 %",
     ),
     Statement(
         "Expressive attention, figure 7",

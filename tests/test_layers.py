@@ -115,12 +115,12 @@ def test_options_of_layers_are_declared_once():
 TESTS = Path(__file__).parent
 
 BUDGETS = {
-    "lines of the package": 80_687,
+    "lines of the package": 80_690,
     "files of the package": 410,
     "files of fewer than 60 lines in the package": 53,
     "lines of tasks": 19_120,
     "lines of data": 15_131,
-    "lines of tests": 61_657,
+    "lines of tests": 61_747,
     "methods of Task": 13,
 }
 """What may stand in the tree. Whoever needs more raises a number here and says in the commit why;

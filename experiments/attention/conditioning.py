@@ -103,7 +103,7 @@ EXPERIMENT = Measured(
     measure=measure,
     table=table,
     left_out={"": "nothing"},
-    fixed_seed=True,
+    is_deterministic=True,
 )
 
 if __name__ == "__main__":

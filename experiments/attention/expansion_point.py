@@ -151,7 +151,7 @@ EXPERIMENT = Measured(
         ),
     ),
     left_out={"": "whether training learns the shift"},
-    fixed_seed=True,
+    is_deterministic=True,
 )
 
 if __name__ == "__main__":

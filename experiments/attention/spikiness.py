@@ -174,7 +174,7 @@ EXPERIMENT = Measured(
         "": "weights of trained layers, whose queries and keys may be larger; scales of the scores "
         "of softmax other than K**-0.5"
     },
-    fixed_seed=True,
+    is_deterministic=True,
 )
 
 if __name__ == "__main__":

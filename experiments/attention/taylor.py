@@ -170,7 +170,7 @@ EXPERIMENT = Measured(
         ),
     ),
     left_out={"": "nothing"},
-    fixed_seed=True,
+    is_deterministic=True,
 )
 
 if __name__ == "__main__":

@@ -55,7 +55,7 @@ EXPERIMENT = Table(
     "mechanism; of size cpu 30 epochs",
     not_run="directions that a mechanism does not offer",
     sizes={"cpu": {"epochs": 30}, "full": {}},
-    smaller=("cpu",),
+    smaller_scales=("cpu",),
     quick={**QUICK, "batch_size": 90},
 )
 

@@ -2,8 +2,8 @@
 
     FLAX_LINATTN_DATA=FOLDER python -m experiments.classification.published_code
 
-FOLDER/Time-Series-Library is a clone of https://github.com/thuml/Time-Series-Library, whose
-requirements are installed. Two of its commits train with the options of
+Clone https://github.com/thuml/Time-Series-Library into FOLDER/Time-Series-Library and install its
+requirements. Two of its commits train with the options of
 ``scripts/classification/Transformer.sh``, and select the epoch on the test set, as the papers do.
 The commit from the time of the Aaren paper lowers the learning rate every fifth epoch; the latest
 one keeps it constant. The seed, which ``run.py`` fixes, is set from outside, and so is the causal
@@ -140,8 +140,8 @@ def train(version: Version, mask: str, seed: int) -> dict[str, Any]:
     folder = data_folder()
     if folder is None or not (folder / REPOSITORY).is_dir():
         raise ValueError(
-            f"expected a clone of https://github.com/thuml/{REPOSITORY} in the folder of data, got "
-            f"{DATA_FOLDER}={folder or ''}; clone it there."
+            f"the data folder ({DATA_FOLDER}={folder or 'not set'}) contains no {REPOSITORY}. Set "
+            f"{DATA_FOLDER} and clone https://github.com/thuml/{REPOSITORY} into that folder."
         )
     with tempfile.TemporaryDirectory() as root:
         code = Path(root, "code.tar")

@@ -313,6 +313,7 @@ EXPERIMENT = Measured(
             judge_blocks,
         ),
     ),
+    is_deterministic=True,
     left_out={"": "machines with many processors, on which the depth determines the time"},
 )
 

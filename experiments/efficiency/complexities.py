@@ -193,6 +193,7 @@ EXPERIMENT = Measured(
             stated="2026-11-29T23:05:00+00:00",
         ),
     ),
+    is_deterministic=True,
     left_out={
         "": "a step of AFT, whose position biases have as many rows as its cache; D below 64, "
         "where lower powers still count: in a trial with D of 16 to 64 a step of LA grew as D^1.75"

@@ -300,7 +300,7 @@ EXPERIMENT = Measured(
             mechanisms=MECHANISMS[:2], kernel_size=1, learning_rate=5e-4, epochs=40, patience=5
         ),
     },
-    smaller=("", "no-convolution", "published-rate"),
+    smaller_scales=("", "no-convolution", "published-rate"),
     measure=measure,
     table=table,
     plot=plot,

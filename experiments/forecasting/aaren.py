@@ -89,10 +89,10 @@ EXPERIMENT = Table(
     not_run="Weather, Traffic and ETTm1, whose files are not available (for Traffic the paper "
     "prints 963 lanes, as in PEMS-SF: the library's file has 862); for lack of "
     "time: a fourth and fifth seed, the other mechanisms on more than one row, EA itself, which "
-    "costs ten times as much as its series, and of size paper all but softmax attention and Aaren "
-    "on ETTh1 at 96, where a run takes more than a core hour",
+    "costs ten times as much as its series, and, of size paper, everything except softmax "
+    "attention and Aaren on ETTh1, 96, where a run takes more than a core hour",
     sizes=SIZES,
-    smaller=("cpu",),
+    smaller_scales=("cpu",),
     quick={**QUICK, "split": "900/900/900"},
 )
 

@@ -92,7 +92,7 @@ EXPERIMENT = Table(
     not_run="Traffic, whose file is not available; for lack of time: more than three seeds, and "
     "size paper except one row with one seed, where a run takes 16 to 27 minutes of a core",
     sizes={**SIZES, "cpu": {**SIZES["cpu"], "stride": 2}},
-    smaller=("cpu",),
+    smaller_scales=("cpu",),
     quick={**QUICK, "split": "400/200/400"},
 )
 

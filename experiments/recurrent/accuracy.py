@@ -301,7 +301,7 @@ EXPERIMENT = Measured(
         ),
         "forecasting": Size("forecasting", ("ETTh1, 96", "Exchange, 96", "ETTm2, 96")),
     },
-    smaller=("events", "forecasting"),
+    smaller_scales=("events", "forecasting"),
     measure=measure,
     table=table,
     statements=(

@@ -297,7 +297,7 @@ EXPERIMENT = Measured(
     about="TaylorShift, figure 4 and appendix B.3: ImageNet accuracy in early training with "
     "normalization off at evaluation; learned temperatures",
     sizes={"": Size()},
-    smaller=("",),
+    smaller_scales=("",),
     measure=measure,
     table=table,
     statements=(

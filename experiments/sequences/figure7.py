@@ -194,6 +194,7 @@ EXPERIMENT = Measured(
     needs_data=True,
     about="TaylorShift, figure 7: the products of queries and keys at the layers of an encoder",
     sizes={"": Size()},
+    smaller_scales=("",),
     measure=measure,
     table=table,
     plot=plot,

@@ -98,13 +98,13 @@ def falls_for(mechanism: str, embedding: str) -> Judge:
 
 
 def declines_for(mechanism: str) -> Judge:
-    """The verdict on a model within the lengths of training."""
+    """The verdict on whether accuracy declines within the training lengths."""
 
     def judge(rows: Rows) -> Verdict:
         gaps = []
         for row in find_rows(rows, mechanism, "linear"):
-            inside = [own["accuracy"] for own in row["lengths"] if own["trained_on"]]
-            gaps.append(100 * (inside[-1] - inside[0]))
+            inside = {own["length"]: own["accuracy"] for own in row["lengths"] if own["trained_on"]}
+            gaps.append(100 * (inside[max(inside)] - inside[min(inside)]))
         over = interval(gaps)
         shortest, longest = TRAINED
         return Verdict(
@@ -178,7 +178,7 @@ EXPERIMENT = Measured(
     needs_data=True,
     about="TaylorShift, figure 8, appendix D.3: accuracy on ListOps beyond the training lengths",
     sizes={"": Size()},
-    smaller=("",),
+    smaller_scales=("",),
     measure=measure,
     table=table,
     plot=plot,

@@ -234,6 +234,7 @@ EXPERIMENT = Measured(
             judge_longer("taylorshift, efficient", "taylorshift, direct"),
         ),
     ),
+    is_deterministic=True,
     left_out={
         "": "accelerators, whose compilers allocate buffers differently and, unlike the CPU "
         "compiler, honor remat; the other mechanisms, and most of 32 heads, for lack of time; "

@@ -111,9 +111,10 @@ def has_learned(accuracies: Iterable[float], constant: float) -> bool:
 
 
 DECLINES = Rule(
-    "Accuracy declines within the training lengths if the 95 % confidence interval of its value at "
-    "the longest of them minus that at the shortest (paired by seed, by Student's t over seeds) "
-    "lies below 0, and does not if it lies above.",
+    "Accuracy declines within the training lengths if the 95 % confidence interval of the accuracy "
+    "at the longest training length minus that at the shortest (paired by seed, by Student's t "
+    "over seeds) lies below 0. It does not if the interval lies above 0. Lengths between are not "
+    "judged.",
     "2026-11-30T12:40:00+00:00",
 )
 

@@ -25,7 +25,7 @@ from experiments.intervals import interval, mean_text, paired_differences, text
 from experiments.measured import Measured, Rows
 from experiments.rules import above
 from experiments.statements import Judge, Statement
-from experiments.synthetic.mechanisms import EVERY
+from experiments.synthetic.mechanisms import TRAINED
 from experiments.synthetic.runs import Cell, train_cells
 from experiments.verdicts import Rule, Verdict, combine, opposite, rows_with
 from flax_linattn import inference, models
@@ -124,7 +124,7 @@ def equal_width(size: Size, mechanism: str) -> int:
 
 
 def measure(size: Size, journal: Journal) -> None:
-    for mechanism in EVERY:
+    for mechanism in TRAINED:
         for equal, width, tasks in (
             ("width", size.width, size.tasks),
             ("bytes", equal_width(size, mechanism), size.tasks_of_bytes),

@@ -62,7 +62,7 @@ def finished(word: Word, accuracies: Sequence[Sequence[float | None]]) -> Word:
 
 
 def rises(accuracies: Sequence[float | None]) -> bool:
-    """Whether a run is unfinished."""
+    """Whether accuracy still rises over the last fifth of the validations."""
     numbers = [accuracy or 0.0 for accuracy in accuracies]
     fifth = len(numbers) // 5
     if not fifth:

@@ -21,7 +21,7 @@ import jax
 from flax import nnx
 
 from experiments.experiment import DATA_FOLDER, data_folder
-from experiments.intervals import Interval, interval, mean_text, paired_differences
+from experiments.intervals import Interval, interval, mean_text, paired_differences, text
 from experiments.measured import Measured, Rows
 from experiments.rules import above
 from experiments.sequences.data_sets import DATA_SETS, IMDB
@@ -41,10 +41,10 @@ HYBRIDS = {
     "softmax in a window, aaren": ("softmax:window=64", "aaren") * 2,
     "gated_delta, softmax in a window": ("gated_delta", "softmax:window=64") * 2,
 }
-"""Mechanism of each of four layers, by the name of the stack."""
-Mechanism = str | tuple[str, ...]
-"""Of all layers, or of each of them."""
-BITS = "test_window_bits_per_byte"
+"""LayerMechanisms of each of four layers, by the name of the stack."""
+LayerMechanisms = str | tuple[str, ...]
+"""LayerMechanisms of all layers, or one mechanism per layer."""
+WINDOW_BITS = "test_window_bits_per_byte"
 BASELINES = ("ppmd", "xz", "zstd", "gzip", "unigram")
 STATED = "2026-11-30T12:40:00+00:00"
 LAGS = Rule(
@@ -77,7 +77,7 @@ class Size:
     test_tokens: int = 2**15
 
 
-def make_config(size: Size, mechanism: Mechanism, hidden: int) -> TextConfig:
+def make_config(size: Size, mechanism: LayerMechanisms, hidden: int) -> TextConfig:
     """The options of a model and its training.
 
     Raises:
@@ -107,26 +107,26 @@ def make_config(size: Size, mechanism: Mechanism, hidden: int) -> TextConfig:
     return config
 
 
-def shape_model(size: Size, mechanism: Mechanism, hidden: int) -> models.LanguageModel:
+def abstract_model(size: Size, mechanism: LayerMechanisms, hidden: int) -> models.LanguageModel:
     """The model of a size, as shapes and dtypes without values."""
     layers = make_config(size, mechanism, hidden).layers
     return nnx.eval_shape(lambda: models.LanguageModel(257, layers=layers, rngs=nnx.Rngs(0)))
 
 
-def num_parameters(size: Size, mechanism: Mechanism, hidden: int) -> int:
+def num_parameters(size: Size, mechanism: LayerMechanisms, hidden: int) -> int:
     """Number of parameters of a model."""
-    params = nnx.state(shape_model(size, mechanism, hidden), nnx.Param)
+    params = nnx.state(abstract_model(size, mechanism, hidden), nnx.Param)
     return sum(leaf.size for leaf in jax.tree.leaves(params))
 
 
-def count_state_bytes(size: Size, mechanism: Mechanism, hidden: int) -> int:
-    """The bytes of a model's state; of one that grows, after a window."""
-    model = shape_model(size, mechanism, hidden)
+def count_state_bytes(size: Size, mechanism: LayerMechanisms, hidden: int) -> int:
+    """Size of a model's state in bytes, after one window if the state grows."""
+    model = abstract_model(size, mechanism, hidden)
     length = None if model.backbone.constant_memory else size.context
     return inference.state_bytes(jax.eval_shape(lambda: model.init_state(1, length)))
 
 
-def equal_hidden(size: Size, mechanism: Mechanism) -> int:
+def equal_hidden(size: Size, mechanism: LayerMechanisms) -> int:
     """Width of the feed-forward layers at which a model is about as large as the softmax model."""
     want = num_parameters(size, SOFTMAX, size.hidden_features)
     widths = range(8, 2 * size.hidden_features, 8)
@@ -159,14 +159,14 @@ def measure_baselines(size: Size) -> dict[str, Any]:
     return task.test_baselines(run, task.test_batches(run, None))
 
 
-def train(size: Size, mechanism: Mechanism) -> dict[str, Any]:
+def train(size: Size, mechanism: LayerMechanisms) -> dict[str, Any]:
     """Trains all seeds of a model at once, and tests them."""
     hidden = equal_hidden(size, mechanism)
     config = make_config(size, mechanism, hidden)
     with tempfile.TemporaryDirectory() as folder:
         session = training.Session(Path(folder, "run"), progress=False)
         values = tasks.train(ModelTask(), config, session)
-    names = ("test_bits_per_byte", "test_window_bits_per_byte", "test_near_copies")
+    names = ("test_bits_per_byte", WINDOW_BITS, "test_near_copies")
     return {
         "parameters": num_parameters(size, mechanism, hidden),
         "state_bytes": count_state_bytes(size, mechanism, hidden),
@@ -184,18 +184,18 @@ def near_copies(copies: Sequence[Mapping[str, Any]], context: int) -> float:
 
 
 def minus_softmax(rows: Rows, model: str) -> Interval | None:
-    """Bits per byte that a model needs more than softmax attention, over seeds."""
-    both = [rows_with(rows, model=name)[0][BITS] for name in (model, SOFTMAX)]
+    """Interval over seeds of a model's bits per byte minus softmax attention's."""
+    both = [rows_with(rows, model=name)[0][WINDOW_BITS] for name in (model, SOFTMAX)]
     return interval(paired_differences(*(dict(enumerate(values)) for values in both)))
 
 
 def judge_lag(*names: str) -> Judge:
-    """The verdict that each of some models lags behind softmax attention."""
+    """The verdict on whether each of the models lags behind softmax attention."""
 
     def judge(rows: Rows) -> Verdict:
         differences = {name: minus_softmax(rows, name) for name in names}
         word = combine([above(each, 0, LAGS) for each in differences.values()])
-        each = ", ".join(f"{name} {_text(of)}" for name, of in differences.items())
+        each = ", ".join(f"{name} {text(of, 3)}" for name, of in differences.items())
         return Verdict(word, f"bits per byte more than softmax attention: {each}")
 
     return judge
@@ -205,15 +205,15 @@ def table(rows: Rows, size: Size) -> str:
     """A line for each model, the best first, and a line for each baseline."""
     lines = []
     trained = [row for row in rows if row["model"] != "baselines"]
-    for row in sorted(trained, key=lambda row: sum(row[BITS])):
+    for row in sorted(trained, key=lambda row: sum(row[WINDOW_BITS])):
         carried = mean_text(row["test_bits_per_byte"], 3) if row["carries_state"] else "-"
         lines.append(
             [
                 row["model"],
                 f"{row['parameters']:,}",
                 f"{row['state_bytes']:,}",
-                mean_text(row[BITS], 3),
-                "-" if row["model"] == SOFTMAX else _text(minus_softmax(rows, row["model"])),
+                mean_text(row[WINDOW_BITS], 3),
+                "-" if row["model"] == SOFTMAX else text(minus_softmax(rows, row["model"]), 3),
                 carried,
                 mean_text([100 * value for value in row["test_near_copies"]], 1),
             ]
@@ -226,6 +226,8 @@ def table(rows: Rows, size: Size) -> str:
         for baseline in BASELINES
         if f"{baseline}_bits_per_byte" in compressed
     ]
+    recounted = {row["state_bytes_commit"] for row in trained if "state_bytes_commit" in row}
+    later = f" (of some models by the later commit {', '.join(recounted)})" if recounted else ""
     return "\n\n".join(
         [
             markdown(header, lines),
@@ -233,8 +235,8 @@ def table(rows: Rows, size: Size) -> str:
             f"Reviews of IMDB as bytes, {size.steps:,} steps of {size.batch_size} windows of "
             f"{size.context} bytes; {size.num_layers} blocks of {size.features} features, a short "
             "convolution of 4 bytes in each, no positions; AdamW. Mean and standard deviation over "
-            f"{size.seeds} seeds. A state that grows is counted after a window; all were counted "
-            "again on 2026-11-30, because layers now keep less. Copies: accuracy "
+            f"{size.seeds} seeds. A state that grows is counted after a window{later}. "
+            "Copies: accuracy "
             "on bytes that continue a passage of 8 bytes whose last occurrence is less than "
             f"{size.context // 2} bytes before.",
         ]
@@ -245,12 +247,12 @@ def plot(rows: Rows) -> Any:
     """Bits per byte and accuracy of copies against the bytes of the state."""
     figure = import_figure()(figsize=(13, 6), layout="constrained")
     measures = {
-        "bits per byte, separate windows": BITS,
+        "bits per byte, separate windows": WINDOW_BITS,
         "accuracy on near copies": "test_near_copies",
     }
     for axes, (label, name) in zip(figure.subplots(1, 2), measures.items(), strict=True):
         trained = [row for row in rows if row["model"] != "baselines"]
-        for number, row in enumerate(sorted(trained, key=lambda row: sum(row[BITS]))):
+        for number, row in enumerate(sorted(trained, key=lambda row: sum(row[WINDOW_BITS]))):
             marker = "s" if row["model"] in HYBRIDS else "o" if row["carries_state"] else "X"
             axes.errorbar(
                 row["state_bytes"], statistics.mean(row[name]), statistics.stdev(row[name]),
@@ -264,12 +266,6 @@ def plot(rows: Rows) -> Any:
         fontsize=10,
     )
     return figure
-
-
-def _text(difference: Interval | None) -> str:
-    if difference is None:
-        return "-"
-    return f"{difference.middle:+.3f} ± {difference.half:.3f}"
 
 
 EXPERIMENT = Measured(
@@ -289,9 +285,9 @@ EXPERIMENT = Measured(
         )
         for claim, names in (
             ("linear attention lags behind softmax attention", ("linear",)),
-            ("linear RNNs are inferior to attention: RWKV, retention", ("rwkv", "retention")),
+            ("linear RNNs (RWKV, retention) are inferior to attention", ("rwkv", "retention")),
             (
-                "state-space models are inferior to attention: gated linear attention",
+                "state-space models (gated linear attention) are inferior to attention",
                 ("gated_linear",),
             ),
         )

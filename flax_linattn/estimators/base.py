@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import Any, Self
 
 import numpy as np
@@ -41,8 +41,8 @@ class Estimator:
             TypeError: If there is no parameter of that name.
         """
         known = inspect.signature(cls).parameters
-        for name in params.keys() - known.keys():
-            raise TypeError(_unknown(cls, "parameter", name, known))
+        if (name := _first_unknown(params, known)) is not None:
+            raise TypeError(_unknown_message(cls, "parameter", name, known))
         return super().__new__(cls)
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
@@ -60,8 +60,8 @@ class Estimator:
             ValueError: If there is no parameter of that name.
         """
         known = _defaults(self)
-        for name in params.keys() - known.keys():
-            raise ValueError(_unknown(type(self), "parameter", name, known))
+        if (name := _first_unknown(params, known)) is not None:
+            raise ValueError(_unknown_message(type(self), "parameter", name, known))
         for name, value in params.items():
             setattr(self, name, value)
         return self
@@ -127,14 +127,14 @@ class Estimator:
                     "fit.",
                     "options",
                 )
-        for name in given.keys() - known.keys():
+        if (name := _first_unknown(given, known)) is not None:
             if name in _defaults(self):
                 raise OptionError(
                     f"expected {name!r} as a parameter of {type(self).__name__}, got it in "
                     f"options; pass {type(self).__name__}({name}=...).",
                     "options",
                 )
-            raise OptionError(_unknown(type(self), "option", name, known), "options")
+            raise OptionError(_unknown_message(type(self), "option", name, known), "options")
         for name, value in named.items():
             if value is None:
                 continue
@@ -153,8 +153,12 @@ def _defaults(estimator: Estimator) -> dict[str, Any]:
     return {argument.name: argument.default for argument in arguments}
 
 
-def _unknown(estimator: type, kind: str, name: str, known: Iterable[str]) -> str:
-    """A message about an unknown name, with the nearest known name, or all names."""
+def _first_unknown(given: Iterable[str], known: Container[str]) -> str | None:
+    return next((name for name in given if name not in known), None)
+
+
+def _unknown_message(estimator: type, kind: str, name: str, known: Iterable[str]) -> str:
+    """Error message for an unknown name that suggests the nearest known name or lists all names."""
     names = ", ".join(known := list(known))
     further = f", or pass it as options={{{name!r}: ...}}" if "options" in known else ""
     nearest = suggest(str(name), known, otherwise=f"; choose one of {names}{further}.")

@@ -69,14 +69,9 @@ from experiments.verdicts import (
     one_seed,
 )
 from flax_linattn.bench import normal
+from tests.experiments.prose import find_statement
 
 OLD, NEW = ({"date": date} for date in ("2026-11-21", "2026-12-01"))
-
-
-def says(experiment: Measured, text: str) -> Statement:
-    """The one statement with these words."""
-    (found,) = (s for s in experiment.statements if text in s.says)
-    return found
 
 
 def took(milliseconds: float, least: float = 0.0, most: float = 0.0) -> dict[str, float]:
@@ -156,7 +151,8 @@ def test_memory_and_times_have_one_reach() -> None:
         for name in ("SA", "SA, in blocks")
         for n, y in ((1024, 0.598), (2048, 1.73), (4096, 6.24))
     ]
-    verdict = says(elementwise_training.EXPERIMENT, "memory grows quadratically").verdict(rows)
+    quadratic = find_statement(elementwise_training.EXPERIMENT, "memory grows quadratically")
+    verdict = quadratic.verdict(rows)
     assert "SA grows as L^1.69" in verdict.ours and verdict.word == OPEN
 
 
@@ -220,13 +216,15 @@ def test_softmax_in_blocks_decides_comparisons_alone() -> None:
         for name, of_name in batches.items()
         for i, n in enumerate(of_name)
     ]
-    word, ours = says(elementwise_training.EXPERIMENT, "more tokens per step").verdict(rows)
+    more_tokens = find_statement(elementwise_training.EXPERIMENT, "more tokens per step")
+    word, ours = more_tokens.verdict(rows)
     assert word == FAILS
     assert ours == (
         "1 times as many as SA, in blocks; 4 times as many as SA, which does not fit at L = 1,024 "
         "(this alone: holds)"
     )
-    word, ours = says(elementwise_training.EXPERIMENT, "tokens per step decrease").verdict(rows)
+    decrease = find_statement(elementwise_training.EXPERIMENT, "tokens per step decrease")
+    word, ours = decrease.verdict(rows)
     assert word == HOLDS and ours.endswith("shorter L (this alone: does not hold)")
 
 
@@ -235,16 +233,17 @@ def test_memory_is_never_a_tie() -> None:
     mark = {"tokens": 64, "seconds": 1.0, "state_bytes": 10, "milliseconds": took(1)}
     slow = mark | {"seconds": 2.0, "state_bytes": 12, "total_bytes": 12}
     rows = [{"what": "streams", "streams": {"aaren": [mark], "softmax": [slow]}}]
-    assert says(aaren_stream.EXPERIMENT, "less time and memory").verdict(rows).word == HOLDS
+    less = find_statement(aaren_stream.EXPERIMENT, "less time and memory")
+    assert less.verdict(rows).word == HOLDS
     fast = mark | {"total_bytes": 10}
     rows = [{"batch": 1, "streams": {"EA-2": [fast], "EA-6": [fast], "SA": [slow]}}]
-    assert says(elementwise_inference.EXPERIMENT, "much more").verdict(rows).word == HOLDS
+    assert find_statement(elementwise_inference.EXPERIMENT, "much more").verdict(rows).word == HOLDS
     results = {
         name: {"milliseconds": took(1), "total_bytes": 12 if "direct" in name else 10}
         for name in taylorshift_transformer.FIGURE_3
     }
     rows = [{"length": 256, "results": results}]
-    found = says(taylorshift_transformer.EXPERIMENT, "short sequences").verdict(rows)
+    found = find_statement(taylorshift_transformer.EXPERIMENT, "short sequences").verdict(rows)
     assert found.word == IN_PART
 
 
@@ -255,8 +254,8 @@ def test_latency_is_not_exponential_because_it_grows() -> None:
     ]
     rows = [{"batch": 1, "streams": {"SA": marks}}]
     experiment = elementwise_inference.EXPERIMENT
-    assert says(experiment, "faster than linearly").verdict(rows).word == HOLDS
-    assert says(experiment, "exponentially").verdict(rows).word == FAILS
+    assert find_statement(experiment, "faster than linearly").verdict(rows).word == HOLDS
+    assert find_statement(experiment, "exponentially").verdict(rows).word == FAILS
 
 
 def lengths_row(length: int, direct: float, efficient: float) -> dict:
@@ -274,11 +273,11 @@ def test_a_crossing_beyond_the_lengths_is_not_dropped() -> None:
     """N0 + 18 d lies beyond 16,384 for d = 128: a crossing above that refutes nothing."""
     rows = [lengths_row(n, n**2, 20_000 * n) for n in (8192, 16384)]
     experiment = taylorshift_lengths.EXPERIMENT
-    time = says(experiment, "18 d").verdict(rows)
+    time = find_statement(experiment, "18 d").verdict(rows)
     assert time.word == OPEN and "above 16,384" in time.ours and "d = 128" in time.ours
-    memory = says(experiment, "0.6 %").verdict(rows)
+    memory = find_statement(experiment, "0.6 %").verdict(rows)
     assert memory.word == FAILS and "above 16,384" in memory.ours  # N1 is 8,446
-    assert says(experiment, "saves memory").verdict(rows).word == OPEN
+    assert find_statement(experiment, "saves memory").verdict(rows).word == OPEN
 
 
 def test_a_crossing_beyond_the_lengths_counts_at_n0() -> None:
@@ -307,8 +306,14 @@ def test_all_statements_stand_on_one_page(tmp_path: Path) -> None:
 
 def test_sizes_for_cpus_are_smaller_models() -> None:
     tables = [one for one in report.all_experiments() if isinstance(one, Table)]
-    assert all("cpu" in one.smaller for one in tables if "cpu" in one.sizes)
-    assert all(set(one.smaller) <= set(one.sizes) for one in report.all_experiments())
+    assert all("cpu" in one.smaller_scales for one in tables if "cpu" in one.sizes)
+    assert all(set(one.smaller_scales) <= set(one.sizes) for one in report.all_experiments())
+    measured = {one.short_name for one in report.all_experiments()
+                if isinstance(one, Measured) and one.smaller_scales}  # fmt: skip
+    sequences = ("figure4", "figure7", "figure8", "table3", "table4", "table5", "table8")
+    assert measured == {"events.table2", "offline_rl.table1", "recurrent.accuracy"} | {
+        f"sequences.{name}" for name in sequences
+    }
 
 
 def test_every_table_and_figure_has_a_claim() -> None:
@@ -377,8 +382,8 @@ def test_counts_are_judged_by_their_powers() -> None:
             for what in (aaren_scan.DEPTH, aaren_scan.BLOCK) for log in (6, 7, 8)
         ]  # fmt: skip
         rows += [{**row, "what": aaren_scan.WHOLE, "block": 64} for row in rows]
-        assert says(aaren_scan.EXPERIMENT, "Ladner").verdict(rows).word == word
-        assert says(aaren_scan.EXPERIMENT, "in blocks of b").verdict(rows).word == word
+        assert find_statement(aaren_scan.EXPERIMENT, "Ladner").verdict(rows).word == word
+        assert find_statement(aaren_scan.EXPERIMENT, "in blocks of b").verdict(rows).word == word
 
 
 def test_a_paper_has_one_form_of_its_classifier() -> None:

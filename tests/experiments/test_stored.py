@@ -24,7 +24,7 @@ ORIGIN += ("date",)
 
 EARLIER = "measured before origins named flax and optax; to be measured anew"
 EXCEPTIONS = dict.fromkeys(
-    ("long_sequence-cpu", "overheads-cpu", "pytorch-cpu", "ratios", "strategies-cpu"), EARLIER
+    ("long_sequence-cpu", "overheads-cpu", "pytorch-cpu", "strategies-cpu"), EARLIER
 )
 """Stored results without all of their origin, by name, with the reason."""
 

@@ -75,8 +75,8 @@ CLAIM = tables.Claim("a is comparable", tables.Says.COMPARABLE, "a", "b", "MSE")
 BETTER = tables.Claim("a is better", tables.Says.BETTER, "a", "b", "MSE")
 
 
-def run_of(row, column, seed, mse=None, date=None, **parts):
-    made = {"commit": "c"} | ({} if date is None else {"date": date})
+def run_of(row, column, seed, mse=None, date="2026-11-21", **parts):
+    made = {"commit": "c", "date": date}
     told = {} if mse is None else {"report": {"test_mse": mse}}
     return {"row": row, "column": column, "seed": seed, "made": made} | told | parts
 

@@ -12,6 +12,9 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from experiments.measured import Measured
+from experiments.statements import Statement
+
 DOCS = Path(__file__).parents[3] / "docs"
 EXPERIMENTS = Path(__file__).parents[3] / "experiments"
 
@@ -55,6 +58,12 @@ class Allowed(NamedTuple):
 
     text: str
     reason: str
+
+
+def find_statement(experiment: Measured, text: str) -> Statement:
+    """The one statement of an experiment with these words."""
+    (found,) = (each for each in experiment.statements if text in each.says)
+    return found
 
 
 def stored(path: str) -> Any:

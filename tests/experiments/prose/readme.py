@@ -22,7 +22,7 @@ SENTENCES = [
     Sentence(
         "Aaren's state stays at {:.2f} kB, and its median step takes no longer after {:,} tokens "
         "than after 64. The key/value cache of softmax attention grows to {:.1f} MB, and its step "
-        "becomes {:.0f} times slower",
+        "takes {:.0f} times as long",
         stream_growth,
     ),
     Sentence(

@@ -166,14 +166,13 @@ def difference_from_minirocket() -> list[float]:
 
 def verdict_on_minirocket() -> list[float]:
     """Number of data sets that decide, and the differences from MiniRocket over them."""
-    values = uea_ucr.collect_values(stored("classification/uea_ucr.json")["rows"], "test_accuracy")
-    numbers: list[float] = []
-    for method in (archive_methods.DEFAULT, archive_methods.LINEAR):
-        own = uea_ucr.differences(values, method, archive_methods.MINIROCKET)
-        over = interval([100 * own[name] for name in own.keys() - set(uea_ucr.CHANGED_FOR)])
-        assert over is not None
-        numbers += [over.middle, over.half]
-    return [len(own.keys() - set(uea_ucr.CHANGED_FOR)), *numbers]
+    rows = stored("classification/uea_ucr.json")["rows"]
+    by_set = [uea_ucr.differences_from_minirocket(rows, method)
+              for method in (archive_methods.DEFAULT, archive_methods.LINEAR)]  # fmt: skip
+    number, also = map(len, by_set)
+    assert number == also
+    intervals = [interval([100 * each for each in of.values()]) for of in by_set]
+    return [number, *(value for over in intervals if over for value in over[:2])]
 
 
 def gains_of_attention() -> list[Any]:
