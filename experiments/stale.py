@@ -75,6 +75,16 @@ def git(*arguments: str) -> str:
     return made.stdout if made.returncode == 0 else ""
 
 
+def check_history() -> None:
+    """Checks that the whole history is here.
+
+    Raises:
+        HistoryError: it is not, or there is no git.
+    """
+    if git("rev-parse", "--is-shallow-repository").strip() != "false":
+        raise HistoryError("this is no repository with its whole history")
+
+
 def measured_results() -> dict[str, dict[str, Any]]:
     """The content of each file of results that belongs to the code, by its name."""
     files = sorted(file for pattern in MEASURED for file in FOLDER.glob(f"{pattern}.json"))
@@ -265,8 +275,7 @@ def find_stale() -> dict[str, Change]:
     Raises:
         HistoryError: it cannot be found out here.
     """
-    if git("rev-parse", "--is-shallow-repository").strip() != "false":
-        raise HistoryError("this is no repository with its whole history")
+    check_history()
     stale = {}
     for name, results in measured_results().items():
         changed = changed_since(results["commit"], results.get("commit_date"))

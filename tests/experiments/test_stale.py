@@ -28,13 +28,10 @@ def test_pages_show_the_list(tmp_path: Path) -> None:
 def test_every_stored_commit_is_in_the_history() -> None:
     """Without it, nobody can read the code that was measured."""
     try:
-        commits = stale.git("rev-list", "HEAD").split()
-        is_whole = stale.git("rev-parse", "--is-shallow-repository").strip() == "false"
+        stale.check_history()
     except stale.HistoryError as error:
         pytest.skip(str(error))
-    if not is_whole:
-        pytest.skip("this is no repository with its whole history")
-    known = {commit[:7] for commit in commits}
+    known = {commit[:7] for commit in stale.git("rev-list", "HEAD").split()}
     results = [(file, json.loads(file.read_text())) for file in stale.FOLDER.glob("**/*.json")]
     heads = [(file, each) for file, each in results if "commit" in each]
     heads += [(file, run["made"]) for file, each in results for run in each.get("runs", ())]
@@ -79,6 +76,9 @@ def test_a_mechanism_is_found_with_its_code() -> None:
     assert (f"{stale.OPS}/contract/numerics.py", "safe_divide") in stale.mechanism_code("linear")
     assert (f"{stale.OPS}/engine/blocks.py", "_attend_backward") in stale.mechanism_code("softmax")
     assert any(name == "_backward_tokens" for _, name in stale.mechanism_code("aaren"))
+    assert not paths & stale.ARGUMENT_CHECKS and all(
+        (stale.ROOT / path).is_file() for path in paths
+    )
 
 
 def test_without_a_whole_history_there_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
