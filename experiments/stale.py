@@ -215,22 +215,18 @@ def mechanism_code(mechanism: str) -> frozenset[Definition]:
 
 
 @functools.cache
-def changed_since(commit: str, date: str | None) -> frozenset[Definition]:
+def changed_since(commit: str) -> frozenset[Definition]:
     """The definitions of ``ops`` that are not what they were at a commit.
 
     Args:
         commit: its name; several are separated by commas, of which the first counts.
-        date: Commit date. If the commit is not in this history, the last commit before this date
-            is used.
 
     Raises:
-        HistoryError: neither is known.
+        HistoryError: the commit is not in the history.
     """
     commit = commit.partition(",")[0]
     if not git("rev-parse", "--verify", "--quiet", f"{commit}^{{commit}}"):
-        commit = git("rev-list", "-1", f"--before={date}", "HEAD").strip() if date else ""
-    if not commit:
-        raise HistoryError("a measured commit is not in the history")
+        raise HistoryError(f"commit {commit}, of which a table is, is not in the history")
     blobs = {
         path: entry.split()[2]
         for line in git("ls-tree", "-r", commit, "--", OPS).splitlines()
@@ -278,7 +274,7 @@ def find_stale() -> dict[str, Change]:
     check_history()
     stale = {}
     for name, results in measured_results().items():
-        changed = changed_since(results["commit"], results.get("commit_date"))
+        changed = changed_since(results["commit"])
         own = {one: mechanism_code(one) & changed for one in named_mechanisms(name, results)}
         if own := {one: definitions for one, definitions in own.items() if definitions}:
             definitions = sorted(frozenset.union(*own.values()))

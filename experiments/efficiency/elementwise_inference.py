@@ -9,8 +9,8 @@ doubles when it is full. Memory is that of a step, including weights and state.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
+from functools import cache, partial
 from typing import Any
 
 import jax
@@ -51,11 +51,19 @@ class Size:
 
 
 def measure(size: Size, journal: Journal) -> None:
-    models = {name: build(KINDS[name], size.num_layers, size.features) for name in MODELS}
+    models = cache(partial(build_models, size))
     for batch in size.batches:
-        streams = partial(measure_streams, models, batch, size.tokens)
-        journal.row({"batch": batch}, lambda streams=streams: {"streams": streams()})
-        jax.clear_caches()
+        journal.row({"batch": batch}, partial(measure_batch, models, batch, size.tokens))
+
+
+def build_models(size: Size) -> dict[str, Any]:
+    return {name: build(KINDS[name], size.num_layers, size.features) for name in MODELS}
+
+
+def measure_batch(models: Callable[[], dict[str, Any]], batch: int, tokens: int) -> dict[str, Any]:
+    streams = measure_streams(models(), batch, tokens)
+    jax.clear_caches()
+    return {"streams": streams}
 
 
 SERIES = ("EA-2", "EA-6")

@@ -13,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import jax
@@ -58,23 +58,19 @@ class Size:
 
 
 def measure(size: Size, journal: Journal) -> None:
-    programs = {
-        name: training_step(build(kind, size.num_layers, size.features), kind.form)
-        for name, kind in KINDS.items()
-    }
+    programs = cache(partial(build_program, size))
     batches: dict[tuple[str, int], int] = {}
     for length in size.lengths:
-        for name, (step, params) in programs.items():
+        for name in KINDS:
             row = journal.row(
                 {"what": "memory", "model": name, "length": length},
-                partial(memory, step, params, length, size.budget_gb * 1e9),
+                partial(memory, programs, name, length, size.budget_gb * 1e9),
             )
             batches[name, length] = row["batch"]
-            jax.clear_caches()
     for length in size.lengths:
         at = {
             name: min(batches[name, length], max(1, size.timed_tokens // length))
-            for name in programs
+            for name in KINDS
             if batches[name, length] and length <= size.timed_tokens
         }
         if at:
@@ -82,11 +78,20 @@ def measure(size: Size, journal: Journal) -> None:
                 {"what": "throughput", "length": length},
                 partial(throughput, programs, at, length, size.rounds),
             )
-            jax.clear_caches()
 
 
-def memory(step: Any, params: Any, length: int, budget: float) -> dict[str, Any]:
+Programs = Callable[[str], tuple[Any, Any]]
+"""Function from the name of a model to its training step and parameters, made once."""
+
+
+def build_program(size: Size, name: str) -> tuple[Any, Any]:
+    kind = KINDS[name]
+    return training_step(build(kind, size.num_layers, size.features), kind.form)
+
+
+def memory(programs: Programs, name: str, length: int, budget: float) -> dict[str, Any]:
     """Bytes of a step of one sequence, and the greatest batch within the budget."""
+    step, params = programs(name)
 
     def needed(batch: int) -> int:
         x = jax.ShapeDtypeStruct((batch, length, 16), jnp.float32)
@@ -94,7 +99,9 @@ def memory(step: Any, params: Any, length: int, budget: float) -> dict[str, Any]
 
     weights = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(params))
     one = needed(1)
-    return {"total_bytes": one, "batch": greatest_batch(needed, one, 2 * weights, budget)}
+    batch = greatest_batch(needed, one, 2 * weights, budget)
+    jax.clear_caches()
+    return {"total_bytes": one, "batch": batch}
 
 
 def greatest_batch(
@@ -126,15 +133,18 @@ def greatest_batch(
     return best
 
 
-def throughput(programs: Any, batches: dict[str, int], length: int, rounds: int) -> dict[str, Any]:
+def throughput(
+    programs: Programs, batches: dict[str, int], length: int, rounds: int
+) -> dict[str, Any]:
     """Tokens a second, the models in turns."""
     calls = {}
     for name, batch in batches.items():
-        step, params = programs[name]
+        step, params = programs(name)
         x = observations(batch, length, 16)
         compiled, _ = compile_program(step, (params, x))
         calls[name] = partial(compiled, params, x)
     times = run_in_turns(calls, (), rounds)
+    jax.clear_caches()
     return {
         "models": {
             name: {

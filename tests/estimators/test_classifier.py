@@ -9,7 +9,7 @@ from flax import nnx
 from flax_linattn import data, tasks
 from flax_linattn.estimators import Classifier
 from tests.contract.tolerances import assert_same_bits
-from tests.tasks.commands import no_training
+from tests.tasks.commands import FEW_FEATURES, no_training
 
 SMALL = {"features": 8, "num_layers": 1, "num_heads": 2, "hidden_features": 8}
 
@@ -137,5 +137,6 @@ def test_a_classifier_of_noise_warns(model, monkeypatch):
     monkeypatch.setattr("flax_linattn.training.checkpointer.write_checkpoint", None)  # no folder
     X, y = np.random.default_rng(0).normal(size=(40, 12, 1)), np.arange(40) % 2
     y = np.where(np.arange(40) < 30, 0, y)
+    options = {"model": model} | (FEW_FEATURES if model != "attention" else {})
     with no_training(), pytest.warns(UserWarning, match="the most frequent class 8. %"):
-        Classifier(random_state=0, options={"model": model}).fit(X, y)
+        Classifier(random_state=0, options=options).fit(X, y)

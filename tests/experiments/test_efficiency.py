@@ -22,7 +22,12 @@ ON_ACCELERATORS |= {"flash_linear_attention", "pytorch"}
 
 TINY: dict[str, Mapping[str, Any]] = {
     **{name: size for name, size in SMALL_SIZES.items() if name not in ON_ACCELERATORS},
-    "cache": {"caches": ((2, 8, 8), (1, 8, 16)), "dim": 4, "rounds": 3},
+    "cache": {
+        "mechanisms": ("softmax", "aft"),
+        "caches": ((2, 8, 8), (1, 8, 16)),
+        "dim": 4,
+        "rounds": 3,
+    },
     "cold_starts": {"repeats": 1, "epochs": 1},
     "exported_prefill": {
         "mechanisms": ("rwkv",),

@@ -202,13 +202,35 @@ HEADS: dict[str, Case] = {
 """By name."""
 
 
-def heads(condition: Callable[[Case], bool] = lambda case: True, *, fast: str = "") -> Any:
+VARIANTS = {
+    "language untied",
+    "classifier last",
+    "classifier flatten",
+    "forecaster of quantiles",
+    "patches of mixed channels",
+    "discrete decisions",
+}
+"""Heads of a class that another one has with other options."""
+
+
+def heads(
+    condition: Callable[[Case], bool] = lambda case: True,
+    *,
+    fast: str = "",
+    has_slow_variants: bool = False,
+) -> Any:
     """Parametrizes a test over heads and their mechanisms.
 
     Args:
         condition: which heads.
         fast: the only mechanism that is no slow test; default as the table says.
+        has_slow_variants: whether ``VARIANTS`` are slow tests, of what options hardly change.
     """
+
+    def marks(name: str, mechanism: Any) -> Any:
+        is_slow = (fast and mechanism.id != fast) or (has_slow_variants and name in VARIANTS)
+        return slow if is_slow else mechanism.marks
+
     return pytest.mark.parametrize(
         ("name", "mechanism"),
         [
@@ -216,7 +238,7 @@ def heads(condition: Callable[[Case], bool] = lambda case: True, *, fast: str = 
                 name,
                 *mechanism.values,
                 id=f"{name}-{mechanism.id}",
-                marks=slow if fast and mechanism.id != fast else mechanism.marks,
+                marks=marks(name, mechanism),
             )
             for name, case in HEADS.items()
             if condition(case)
