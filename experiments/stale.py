@@ -222,11 +222,13 @@ def changed_since(commit: str) -> frozenset[Definition]:
         commit: its name; several are separated by commas, of which the first counts.
 
     Raises:
-        HistoryError: the commit is not in the history.
+        HistoryError: The commit is not in the repository.
     """
     commit = commit.partition(",")[0]
     if not git("rev-parse", "--verify", "--quiet", f"{commit}^{{commit}}"):
-        raise HistoryError(f"commit {commit}, of which a table is, is not in the history")
+        raise HistoryError(
+            f"commit {commit}, which a stored result names, is not in the repository"
+        )
     blobs = {
         path: entry.split()[2]
         for line in git("ls-tree", "-r", commit, "--", OPS).splitlines()

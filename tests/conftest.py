@@ -3,11 +3,12 @@
 import gc
 import itertools
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tests import compilation
+from tests import compilation, times
 
 # Read once, when jax starts its backend: set before anything imports jax.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
@@ -62,15 +63,20 @@ def _processor_seconds() -> float:
 
 SPENT = [0.0]
 """A processor's seconds of this process until the last test began."""
+WORKED = [0.0]
+"""When this process last did the work of ``tests.times``, by the clock."""
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Any:
-    """Gives reports the processor's seconds of each test, for ``tests.times``."""
+    """Gives reports the processor's seconds of each test, and those of a fixed piece of work."""
     if call.when == "teardown":
-        now = _processor_seconds()
-        item.user_properties.append(("processor_seconds", round(now - SPENT[0], 3)))
-        SPENT[0] = now
+        own = _processor_seconds() - SPENT[0]
+        item.user_properties.append(("processor_seconds", round(own, 3)))
+        if time.monotonic() > WORKED[0] + 60:
+            item.user_properties.append(("work_seconds", times.work_seconds()))
+            WORKED[0] = time.monotonic()
+        SPENT[0] = _processor_seconds()
     return (yield)
 
 

@@ -37,13 +37,21 @@ def test_the_report_has_seconds_by_folder_and_function(tmp_path):
     report = tmp_path / "times.xml"
     case = '<testcase classname="{}" name="{}"><properties>{}</properties></testcase>'
     spent = '<property name="processor_seconds" value="{}"/>'
+    work = '<property name="work_seconds" value="{}"/>'
     cases = [
         case.format("tests.ops.engine.test_prefix", "test_a[x]", spent.format(1.5)),
         case.format("tests.ops.engine.test_prefix", "test_a[y]", spent.format(0.5)),
-        case.format("tests.test_cli", "test_b", spent.format(1)),
+        case.format("tests.test_cli", "test_b", spent.format(1) + work.format(0.2)),
         case.format("tests.nn.test_block", "test_c", ""),
     ]
     report.write_text(f'<testsuites><testsuite time="9">{"".join(cases)}</testsuite></testsuites>')
-    folders, functions, whole = times.read(str(report))
+    folders, functions, whole, seconds_of_work = times.read(str(report))
     assert folders == {"ops": 2, "cli": 1, "nn": 0} and whole == 9
     assert functions["ops/engine/test_prefix::test_a"] == 2
+    assert seconds_of_work == [0.2]
+
+
+def test_the_machine_is_as_slow_as_in_the_median_while_tests_ran():
+    reference = times.REFERENCE_SECONDS
+    assert times.slowness([reference, 3 * reference, 2 * reference]) == pytest.approx(2)
+    assert times.slowness([reference / 2]) == 1 <= times.slowness([])

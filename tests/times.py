@@ -6,16 +6,21 @@ more than its share of the whole.
 
 Neither limit depends on how busy a machine is, nor on how fast: the seconds are a processor's,
 those of ``MINUTES`` are of the machine that the limits were set on, and a machine that takes longer
-over a fixed piece of work may take longer over the tests. Shares hold where all was compiled
-(``make test-times``); with ``--warm``, for a run that found programs of an earlier one, what was
-compiled differs from run to run and the whole alone is judged.
+over a fixed piece of work may take longer over the tests. Test processes do this work once a
+minute, because a shared machine may be twice as fast after the tests as during them. Shares hold
+where all was compiled (``make test-times``); with ``--warm``, for a run that found programs of an
+earlier one, what was compiled differs from run to run and the whole alone is judged.
 """
 
-import multiprocessing
+import argparse
+import ast
+import inspect
 import re
+import statistics
 import sys
 import time
 from collections import Counter
+from typing import NamedTuple
 from xml.etree import ElementTree
 
 MINUTES = 20.0
@@ -24,8 +29,8 @@ compiled: 2,400 s of a processor. CI took 1,110 s of two cores at e358e7cb. The 
 
 CORES = 2
 
-REFERENCE_SECONDS = 0.5
-"""What ``work`` takes on the reference machine (AMD EPYC, AVX-512)."""
+REFERENCE_SECONDS = 0.5 / 14
+"""What ``work`` takes on the reference machine (AMD EPYC, AVX-512), alone and idle otherwise."""
 
 SHARES = {
     "tasks": 38,
@@ -50,8 +55,25 @@ DEFAULT_SHARE = 1
 """Percent of a folder, or of a module beside the folders, that ``SHARES`` does not name."""
 
 
-def read(path: str) -> tuple[Counter[str], Counter[str], float]:
-    """A processor's seconds by folder and by test function, and how long the whole took."""
+class Times(NamedTuple):
+    """What a report says.
+
+    Attributes:
+        folders: a processor's seconds by folder.
+        functions: the same by test function.
+        whole: how long all tests took, in seconds.
+        work: what ``work`` took while they ran, in a processor's seconds.
+    """
+
+    folders: Counter[str]
+    functions: Counter[str]
+    whole: float
+    work: list[float]
+
+
+def read(path: str) -> Times:
+    """Reads a report of pytest."""
+    work: list[float] = []
     folders: Counter[str] = Counter()
     functions: Counter[str] = Counter()
     (suite,) = ElementTree.parse(path).getroot().iter("testsuite")
@@ -61,25 +83,20 @@ def read(path: str) -> tuple[Counter[str], Counter[str], float]:
             continue  # a module that was skipped as a whole
         _, *folder, module = place.split(".")
         name = re.sub(r"\[.*", "", case.get("name", ""))
-        spent = case.find("properties/property[@name='processor_seconds']")
-        seconds = 0.0 if spent is None else float(spent.get("value", 0))
+        own = {each.get("name"): float(each.get("value", 0)) for each in case.iter("property")}
+        seconds = own.get("processor_seconds", 0.0)
+        work += [own["work_seconds"]] if "work_seconds" in own else []
         folders[folder[0] if folder else module.removeprefix("test_")] += seconds
         functions["/".join([*folder, f"{module}::{name}"])] += seconds
-    return folders, functions, float(suite.get("time", 0))
+    return Times(folders, functions, float(suite.get("time", 0)), work)
 
 
 def work() -> None:
-    """Half a second of what tests do most: Python that walks and rebuilds trees."""
-    import argparse
-    import ast
-    import inspect
-
-    source = inspect.getsource(argparse)
-    for _ in range(14):
-        ast.unparse(ast.parse(source))
+    """A bit of what tests do most: Python that walks and rebuilds trees."""
+    ast.unparse(ast.parse(inspect.getsource(argparse)))
 
 
-def work_seconds(_: int = 0) -> float:
+def work_seconds() -> float:
     """A processor's seconds of ``work``, the least of three."""
     seconds = []
     for _ in range(3):
@@ -89,15 +106,13 @@ def work_seconds(_: int = 0) -> float:
     return min(seconds)
 
 
-def slowness() -> float:
-    """How many times as long as the reference machine this one takes; at least 1.
+def slowness(work: list[float]) -> float:
+    """How many times as long as the reference machine a machine took; at least 1.
 
-    All cores work at once, as they do in the tests: cores that share caches, memory or the units of
-    a physical core take longer than one alone.
+    Args:
+        work: Seconds of ``work``, of which the median counts; if there are none, it is done now.
     """
-    with multiprocessing.get_context("spawn").Pool(CORES) as pool:
-        seconds = pool.map(work_seconds, range(CORES), chunksize=1)
-    return max(1.0, sum(seconds) / CORES / REFERENCE_SECONDS)
+    return max(1.0, statistics.median(work or [work_seconds()]) / REFERENCE_SECONDS)
 
 
 def faults(folders: Counter[str], factor: float = 1.0, *, warm: bool = False) -> list[str]:
@@ -122,7 +137,7 @@ def faults(folders: Counter[str], factor: float = 1.0, *, warm: bool = False) ->
 
 
 def main(path: str, *, warm: bool = False) -> int:
-    folders, functions, whole = read(path)
+    folders, functions, whole, work = read(path)
     total = max(sum(folders.values()), 1e-9)
     print(f"{'folder':12} {'seconds':>8} {'%':>5}  at most")
     for folder, seconds in folders.most_common():
@@ -131,8 +146,8 @@ def main(path: str, *, warm: bool = False) -> int:
     print(f"{'all':12} {total:8.0f}        in {whole / 60:.1f} minutes\n")
     for name, seconds in functions.most_common(15):
         print(f"{seconds:8.1f}  {name}")
-    factor = slowness()
-    print(f"\nThis machine takes {factor:.2f} times as long as the reference machine.")
+    factor = slowness(work)
+    print(f"\nThis machine took {factor:.2f} times as long as the reference machine.")
     found = faults(folders, factor, warm=warm)
     print("".join(f"\n{line}" for line in found), file=sys.stderr)
     return int(bool(found))

@@ -51,17 +51,19 @@ class Size:
 
 
 def measure(size: Size, journal: Journal) -> None:
-    models = cache(partial(build_models, size))
+    get_models = cache(partial(build_models, size))  # on first use: stored rows need no model
     for batch in size.batches:
-        journal.row({"batch": batch}, partial(measure_batch, models, batch, size.tokens))
+        journal.row({"batch": batch}, partial(measure_batch, get_models, batch, size.tokens))
 
 
 def build_models(size: Size) -> dict[str, Any]:
     return {name: build(KINDS[name], size.num_layers, size.features) for name in MODELS}
 
 
-def measure_batch(models: Callable[[], dict[str, Any]], batch: int, tokens: int) -> dict[str, Any]:
-    streams = measure_streams(models(), batch, tokens)
+def measure_batch(
+    get_models: Callable[[], dict[str, Any]], batch: int, tokens: int
+) -> dict[str, Any]:
+    streams = measure_streams(get_models(), batch, tokens)
     jax.clear_caches()
     return {"streams": streams}
 

@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 
 from experiments.efficiency.elementwise_models import KINDS, build
-from experiments.efficiency.programs import observations, training_step
+from experiments.efficiency.programs import Program, observations, training_step
 from experiments.measured import Measured, Rows
 from experiments.rules import (
     EXPONENTIAL,
@@ -58,13 +58,13 @@ class Size:
 
 
 def measure(size: Size, journal: Journal) -> None:
-    programs = cache(partial(build_program, size))
+    get_program = cache(partial(build_program, size))  # on first use: stored rows need no model
     batches: dict[tuple[str, int], int] = {}
     for length in size.lengths:
         for name in KINDS:
             row = journal.row(
                 {"what": "memory", "model": name, "length": length},
-                partial(memory, programs, name, length, size.budget_gb * 1e9),
+                partial(memory, get_program, name, length, size.budget_gb * 1e9),
             )
             batches[name, length] = row["batch"]
     for length in size.lengths:
@@ -76,22 +76,22 @@ def measure(size: Size, journal: Journal) -> None:
         if at:
             journal.row(
                 {"what": "throughput", "length": length},
-                partial(throughput, programs, at, length, size.rounds),
+                partial(throughput, get_program, at, length, size.rounds),
             )
 
 
-Programs = Callable[[str], tuple[Any, Any]]
-"""Function from the name of a model to its training step and parameters, made once."""
+ProgramFn = Callable[[str], Program]
+"""Function from a model's name to its training step and parameters; it builds each model once."""
 
 
-def build_program(size: Size, name: str) -> tuple[Any, Any]:
+def build_program(size: Size, name: str) -> Program:
     kind = KINDS[name]
     return training_step(build(kind, size.num_layers, size.features), kind.form)
 
 
-def memory(programs: Programs, name: str, length: int, budget: float) -> dict[str, Any]:
+def memory(get_program: ProgramFn, name: str, length: int, budget: float) -> dict[str, Any]:
     """Bytes of a step of one sequence, and the greatest batch within the budget."""
-    step, params = programs(name)
+    step, params = get_program(name)
 
     def needed(batch: int) -> int:
         x = jax.ShapeDtypeStruct((batch, length, 16), jnp.float32)
@@ -134,12 +134,12 @@ def greatest_batch(
 
 
 def throughput(
-    programs: Programs, batches: dict[str, int], length: int, rounds: int
+    get_program: ProgramFn, batches: dict[str, int], length: int, rounds: int
 ) -> dict[str, Any]:
     """Tokens a second, the models in turns."""
     calls = {}
     for name, batch in batches.items():
-        step, params = programs(name)
+        step, params = get_program(name)
         x = observations(batch, length, 16)
         compiled, _ = compile_program(step, (params, x))
         calls[name] = partial(compiled, params, x)

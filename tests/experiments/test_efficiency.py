@@ -23,7 +23,7 @@ ON_ACCELERATORS |= {"flash_linear_attention", "pytorch"}
 TINY: dict[str, Mapping[str, Any]] = {
     **{name: size for name, size in SMALL_SIZES.items() if name not in ON_ACCELERATORS},
     "cache": {
-        "mechanisms": ("softmax", "aft"),
+        "mechanisms": ("forgetting", "elementwise", "aft"),
         "caches": ((2, 8, 8), (1, 8, 16)),
         "dim": 4,
         "rounds": 3,

@@ -10,10 +10,10 @@ from experiments import stale
 
 def test_the_list_is_what_the_history_says() -> None:
     try:
-        found = stale.find_stale()
+        stale.check_history()
     except stale.HistoryError as error:
         pytest.skip(str(error))
-    assert found == stale.stored_stale(), "python -m experiments.report"
+    assert stale.find_stale() == stale.stored_stale(), "python -m experiments.report"
 
 
 def test_pages_show_the_list(tmp_path: Path) -> None:

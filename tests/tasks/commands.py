@@ -20,7 +20,7 @@ SIZES = {"features": 8, "num_layers": 1, "num_heads": 2, "hidden_features": 8}
 """Of a model that trains in seconds."""
 
 FEW_FEATURES = {"num_features": 84, "num_prefixes": 3}
-"""Of a closed-form part that compiles, and is tested, in a fifth of the time."""
+"""Options for a small closed-form part of the classifier, which compiles in a fifth of the time."""
 
 
 def flags(options: Mapping[str, object]) -> list[str]:

@@ -30,7 +30,7 @@ from flax_linattn.tasks.offline_rl.agent import make_agent
 from flax_linattn.tasks.options import flat_hints
 from tests.contract.tolerances import assert_same_bits
 from tests.data.episodes.cases import save_minari
-from tests.tasks.commands import SMALL, command_line, fail, succeed
+from tests.tasks.commands import FEW_FEATURES, SMALL, command_line, fail, flags, succeed
 from tests.tasks.states import lines_of
 
 
@@ -89,7 +89,8 @@ def cartpole():
 
 CASES = {
     "classify": Case(
-        ["--batch-size", "90"], lines_of("classify", 12), ("1,2", "expected 12 cells"),
+        [*flags(FEW_FEATURES), "--batch-size", "90"],
+        lines_of("classify", 12), ("1,2", "expected 12 cells"),
         ["--max-length", "29"], "ridge_accuracy",
     ),
     "forecast": Case(

@@ -40,8 +40,8 @@ def train_symbols(run_dir, *, parallel=ALONE, **options):
     return tasks.train("synthetic", config, session)
 
 
-def command(run_dir):
-    """The same by the command, which adds a closed-form part."""
+def train_by_command(run_dir):
+    """Trains the default model, attention and a closed-form part; returns the exit status."""
     options = [*flags(OPTIONS | FEW_FEATURES), "--parallel", "none"]
     return cli.main(["train", "classify", "--run", str(run_dir), *options])
 
@@ -54,7 +54,7 @@ def parameters(run_dir):
 def run_dir(tmp_path_factory):
     """A finished folder of three runs, made by the command line."""
     folder = tmp_path_factory.mktemp("runs") / "many"
-    assert command(folder) == 0
+    assert train_by_command(folder) == 0
     return folder
 
 
@@ -182,7 +182,7 @@ def test_streams_of_runs(run_dir, tmp_path, capsys):
 def test_resume_goes_on_to_the_same_bits(run_dir, tmp_path, capsys):
     stopping = training_batches(partial(signal_at, step=4, signum=signal.SIGTERM), of_runs=[1])
     with stopping:
-        assert command(tmp_path) == 128 + signal.SIGTERM
+        assert train_by_command(tmp_path) == 128 + signal.SIGTERM
     assert not (tmp_path / "test.json").exists()
     again = ["train", "classify", "--run", str(tmp_path), "--resume", "--parallel", "none"]
     message = fail(capsys, *again, "--runs", "4")

@@ -203,32 +203,32 @@ HEADS: dict[str, Case] = {
 
 
 VARIANTS = {
-    "language untied",
     "classifier last",
     "classifier flatten",
     "forecaster of quantiles",
     "patches of mixed channels",
     "discrete decisions",
 }
-"""Heads of a class that another one has with other options."""
+"""Heads that differ from another head of the same class only in their options."""
 
 
 def heads(
     condition: Callable[[Case], bool] = lambda case: True,
     *,
     fast: str = "",
-    has_slow_variants: bool = False,
+    slow_variants: bool = False,
 ) -> Any:
     """Parametrizes a test over heads and their mechanisms.
 
     Args:
         condition: which heads.
         fast: the only mechanism that is no slow test; default as the table says.
-        has_slow_variants: whether ``VARIANTS`` are slow tests, of what options hardly change.
+        slow_variants: whether the heads in ``VARIANTS`` are slow, for tests that hardly depend on
+            options.
     """
 
     def marks(name: str, mechanism: Any) -> Any:
-        is_slow = (fast and mechanism.id != fast) or (has_slow_variants and name in VARIANTS)
+        is_slow = (fast and mechanism.id != fast) or (slow_variants and name in VARIANTS)
         return slow if is_slow else mechanism.marks
 
     return pytest.mark.parametrize(

@@ -78,7 +78,7 @@ def gradients(name, model, x, mask):
     return pulled(model, x, weights, mask=mask, **every)
 
 
-@heads(fast="aaren", has_slow_variants=True)
+@heads(fast="aaren", slow_variants=True)
 def test_gradients_do_not_depend_on_padding(name, mechanism):
     """Each parameter has one, but for biases of keys, of which a softmax knows nothing.
 

@@ -24,7 +24,7 @@ def dtypes(tree):
     return jax.tree.map(lambda a: a.dtype, tree)
 
 
-@heads(fast="aaren", has_slow_variants=True)
+@heads(fast="aaren")
 def test_bfloat16_layers(name, mechanism):
     """Outputs are float32, and near those of float32 layers; states keep their dtypes."""
     model, exact = model_of(name, mechanism, dtype="bfloat16"), model_of(name, mechanism)
@@ -63,7 +63,7 @@ def test_bfloat16_parameters(name, mechanism):
     assert_close(streamed, y, "bfloat16")
 
 
-@heads(lambda case: case.streams, fast="aaren", has_slow_variants=True)
+@heads(lambda case: case.streams, fast="aaren", slow_variants=True)
 def test_float64_observations_of_float32_parameters(name, mechanism):
     """What float32 ones give, and steps as in parallel."""
     x = observations(name)

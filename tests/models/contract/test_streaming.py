@@ -53,7 +53,7 @@ def test_calls_go_on_where_another_stopped(name, mechanism):
         assert_close(state, end, "float32")
 
 
-@heads(lambda case: bool(case.every), fast="aaren", has_slow_variants=True)
+@heads(lambda case: bool(case.every), fast="aaren")
 def test_the_output_of_a_sequence_is_that_after_its_last_observation(name, mechanism):
     model, x = model_of(name, mechanism), observations(name)
     every, _ = run(name, model, x)
@@ -62,7 +62,7 @@ def test_the_output_of_a_sequence_is_that_after_its_last_observation(name, mecha
     assert_close(last, np.stack([every[0, -1], every[1, 4]]), "float32")
 
 
-@heads(lambda case: case.streams, fast="aaren", has_slow_variants=True)
+@heads(lambda case: case.streams, fast="aaren", slow_variants=True)
 def test_streams_of_the_library(name, mechanism):
     """A prompt and steps, which compile once each; rows begin again by themselves."""
     model, x = model_of(name, mechanism), observations(name)

@@ -11,7 +11,7 @@ import pytest
 from flax_linattn import cli, data, tasks
 from flax_linattn.tasks.classify import ClassifyConfig, ClassifySpec
 from flax_linattn.tasks.classify.series.data import find_notes, load_data, make_batches
-from tests.tasks.commands import SMALL_CLASSIFIER, fail, succeed
+from tests.tasks.commands import FEW_FEATURES, SMALL, fail, flags, succeed
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def toy(tmp_path_factory):
     with gzip.open(test, "wt") as file:
         file.write(header + "\n".join(lines[:6]) + "\n")
     files = ["--train-file", str(train), "--test-file", str(test)]
-    return [*files, *SMALL_CLASSIFIER, "--epochs", "1", "--batch-size", "8"]
+    return [*files, *SMALL, "--epochs", "1", "--batch-size", "8"]
 
 
 def test_what_a_run_folder_says(run_dir):
@@ -149,7 +149,7 @@ def test_the_library_s_preset_is_marked_and_does_not_stream(toy, tmp_path, capsy
 @pytest.mark.usefixtures("no_figures", "no_steps")
 def test_softmax_stream_beyond_its_cache(toy, tmp_path, capsys):
     folder = tmp_path / "run"
-    args = ["train", "classify", "--run", str(folder), *toy]
+    args = ["train", "classify", "--run", str(folder), *toy, *flags(FEW_FEATURES)]
     assert cli.main([*args, "--num-layers", "2", "--mechanism", "aaren", "softmax"]) == 0
     source = tmp_path / "long.csv"
     source.write_text("\n".join(["0.1,0.2"] * 6) + "\n")
