@@ -189,7 +189,10 @@ def compare(stored: Mapping[str, Any], again: Mapping[str, Any], max_lines: int 
 
 
 def _is_time(name: str) -> bool:
-    """Whether a value is a time, by its path; ``runs`` next to ``milliseconds`` are times, too."""
-    last = name.rsplit(".", 1)[-1]
-    in_times = ".milliseconds." in f".{name}." or re.search(r"results\..*\.runs\[", name)
-    return bool(in_times or TIME.search(last))
+    """Whether a value is a time or a ratio of times, by its path.
+
+    ``runs`` next to ``milliseconds`` are times, and ``quartiles`` are of ratios of times.
+    """
+    is_run = re.search(r"results\..*\.runs\[", name)
+    parts = re.sub(r"\[\d+\]", "", name).split(".")
+    return bool(is_run) or "quartiles" in parts or any(map(TIME.search, parts))

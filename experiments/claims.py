@@ -203,6 +203,11 @@ def _parts(number: str) -> list[int]:
             for part in number.split(".") if part]  # fmt: skip
 
 
+def _holding(lines: list[JudgedStatement]) -> str:
+    hold = sum(one.verdict.word == HOLDS for one in lines)
+    return f"{len(lines)} of the lines that test a claim, of which {hold} hold"
+
+
 def render(experiments: Iterable[Experiment], page: Path = PAGE) -> str:
     """Writes the page and returns its text."""
     judged = judge_statements(experiments)
@@ -216,12 +221,12 @@ def render(experiments: Iterable[Experiment], page: Path = PAGE) -> str:
             "marks measurements of time, memory or rounding errors since which the code of a "
             "mechanism has changed; stale.md lists them."
         )
+    if older := [one for one in judged if one.is_stale and not one.untested]:
+        first += f" It marks {_holding(older)}."
     if smaller := [one for one in judged if one.is_smaller and not one.untested]:
-        hold = sum(one.verdict.word == HOLDS for one in smaller)
         first += (
             " *Smaller models* marks results of models that are smaller, or trained for less, than "
-            f"the paper's. Of the lines that test a claim, {len(smaller)} are marked; {hold} of "
-            "these hold."
+            f"the paper's. It marks {_holding(smaller)}."
         )
     parts = [first, _counts(judged)]
     for number, of_paper in itertools.groupby(judged, lambda one: paper_index(one.statement)):

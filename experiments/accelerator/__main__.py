@@ -39,7 +39,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--only", metavar="NAME", help="this piece alone")
     add("--list", action="store_true", help="the pieces, and how far each is")
     add("--again", action="store_true", help="delete what is stored of the chosen pieces first")
-    add("--smallest", action="store_true", help="sizes of seconds, on any device, to see it run")
+    add("--smallest", action="store_true", help="small sizes, on any device, to see it run")
     add("--lower", action="store_true", help="only lower all programs for CUDA and TPUs, anywhere")
     add("--output", type=Path, help="folder of the devices' folders")
     options = parser.parse_args(arguments)
