@@ -92,10 +92,7 @@ EXPERIMENT = Measured(
     sizes={"": Size()},
     measure=measure,
     table=table,
-    left_out={
-        "": "pages whose rows were stored with their time; PyTorch, which is not installed; for "
-        "lack of time the last 20 of 67 commands"
-    },
+    left_out={"": "pages whose rows were stored with their time; PyTorch, which is not installed"},
 )
 
 
