@@ -120,7 +120,7 @@ BUDGETS = {
     "files of fewer than 60 lines in the package": 53,
     "lines of tasks": 19_120,
     "lines of data": 15_131,
-    "lines of tests": 61_851,
+    "lines of tests": 61_853,
     "methods of Task": 13,
 }
 """What may stand in the tree. Whoever needs more raises a number here and says in the commit why;
