@@ -19,7 +19,7 @@ from flax_linattn.training import fit_runs
 SIZES = {"features": 8, "num_layers": 1, "num_heads": 2, "hidden_features": 8}
 """Of a model that trains in seconds."""
 
-FEW_FEATURES = {"num_features": 84, "num_prefixes": 3}
+FEW_FEATURES = {"num_features": 84}
 """Options for a small closed-form part of the classifier, which compiles in a fifth of the time."""
 
 

@@ -42,7 +42,7 @@ def train_symbols(run_dir, *, parallel=ALONE, **options):
 
 def train_by_command(run_dir):
     """Trains the default model, attention and a closed-form part; returns the exit status."""
-    options = [*flags(OPTIONS | FEW_FEATURES), "--parallel", "none"]
+    options = [*flags(OPTIONS | FEW_FEATURES | {"num_prefixes": 3}), "--parallel", "none"]
     return cli.main(["train", "classify", "--run", str(run_dir), *options])
 
 

@@ -59,8 +59,8 @@ def test_what_a_run_folder_says(run_dir):
 
 def test_evaluate_compares_every_step_and_prints_a_table(run_dir, capsys):
     report = tasks.evaluate_run(run_dir)
-    # After each of three prefix lengths, and at the end.
-    assert report["stream_steps"] == 4 * data.japanese_vowels()[1].num_examples == 4 * 370
+    # After each of ten prefix lengths, and at the end.
+    assert report["stream_steps"] == 11 * data.japanese_vowels()[1].num_examples == 11 * 370
     assert report["stream_max_error"] < 1e-5
     assert cli.main(["evaluate", str(run_dir)]) == 0
     out = capsys.readouterr().out
